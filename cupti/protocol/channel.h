@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cupti/protocol/messages.h"
+
+namespace gpurecover::protocol {
+
+// A received message. `fd` is an owned descriptor that came with it, or -1.
+struct Frame {
+  MessageType type{};
+  std::vector<std::byte> body;
+  int fd = -1;
+};
+
+// One end of a session connection: framed messages over a connected Unix stream socket. It owns
+// the descriptor. Not thread-safe: the agent guards it by one mutex, the supervisor has one thread.
+// No call raises SIGPIPE and none waits longer than it is told to.
+class Channel {
+ public:
+  Channel() = default;
+  explicit Channel(int fd) : fd_(fd) {}
+  Channel(Channel&& other) noexcept;
+  Channel& operator=(Channel&& other) noexcept;
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+  ~Channel();
+
+  // Connects to the socket at `path`; an invalid channel if nobody listens there.
+  static Channel connect(const std::string& path);
+
+  bool valid() const { return fd_ >= 0; }
+  int fd() const { return fd_; }
+  void close();
+
+  // Sends one message whole, with a descriptor if `fd` >= 0 (it stays the caller's). False, and the
+  // channel closed, if the peer is gone or did not take it within `timeout`.
+  bool send(MessageType type, const std::vector<std::byte>& body, std::chrono::milliseconds timeout,
+            int fd = -1);
+
+  enum class Status : std::uint8_t { kFrame, kNothing, kClosed };
+  // Takes one message, waiting at most `timeout` for the whole of it. kClosed (and the channel
+  // closed) on end of stream or on bytes that are no message.
+  Status receive(Frame& frame, std::chrono::milliseconds timeout);
+
+ private:
+  int fd_ = -1;
+  std::vector<std::byte> pending_;
+  std::vector<int> pending_fds_;
+};
+
+}  // namespace gpurecover::protocol

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cupti/protocol/codec.h"
+
+// What the agent, the supervisor and a controlling `gpurecover` say to each other over the session
+// socket. Bump kProtocolVersion whenever a struct here, in classifier/rules.h, in inject/plan.h or
+// in shared_page.h changes: a peer of another version is refused, never misread.
+namespace gpurecover::protocol {
+
+inline constexpr std::uint32_t kProtocolVersion = 1;
+
+// Environment that a session hands to the app and its children.
+inline constexpr char kEnvInjection[] = "CUDA_INJECTION64_PATH";  // read by the driver at cuInit
+inline constexpr char kEnvSession[] = "GPURECOVER_SESSION";       // path of the session socket
+inline constexpr char kEnvCupti[] = "GPURECOVER_CUPTI";           // libcupti to open, may be empty
+
+inline constexpr char kAgentFile[] = "libgpurecover.so";
+
+enum class MessageType : std::uint16_t {
+  // agent -> supervisor
+  kHello = 1,     // Hello; answered by kConfig with the shared page's descriptor
+  kAttached = 2,  // Attached
+  kKernel = 3,    // KernelInfo; sent again when a launch of it got a new verdict
+  kReason = 4,    // ReasonInfo
+  kCall = 5,      // CallInfo
+  kFault = 6,     // FaultRecord
+  kNotice = 7,    // Notice
+  // supervisor -> agent
+  kConfig = 32,   // Config, with one descriptor: the SharedPage
+  kRefused = 33,  // Notice: why the supervisor does not take this peer
+  // controlling program -> supervisor
+  kStatusRequest = 64,  // empty; answered by kStatus
+  kStatus = 65,         // Notice: the run summary so far, as JSON
+  kArm = 66,            // ArmRequest; answered by kArmed
+  kArmed = 67,          // Notice: empty text, or why not
+  // supervisor -> agent
+  kPlan = 68,  // PlanUpdate
+};
+
+// How much the agent does (`--level`).
+enum class Level : std::uint8_t { kObserve, kReplay, kFull };
+
+enum class Severity : std::uint8_t { kInfo, kWarning, kError };
+
+struct Hello {
+  std::uint32_t version = kProtocolVersion;
+  std::int32_t pid = 0;
+  std::string executable;
+  template <class Archive>
+  void fields(Archive& a) {
+    a(version);
+    a(pid);
+    a(executable);
+  }
+};
+
+// The rules and the plan travel as encoded classifier::RuleSet and std::vector<inject::Fault>:
+// this folder moves them and does not know what they say.
+struct Config {
+  std::string session;
+  Level level = Level::kFull;
+  std::uint8_t verbosity = 1;  // 0 -q, 1 default, 2 -v
+  std::vector<std::byte> rules;
+  std::vector<std::byte> plan;
+  template <class Archive>
+  void fields(Archive& a) {
+    a(session);
+    a(level);
+    a(verbosity);
+    a(rules);
+    a(plan);
+  }
+};
+
+// Sent once per process, when the agent has settled whether it can work.
+struct Attached {
+  bool active = false;  // false: the app runs unprotected, `reason` says why
+  std::string reason;
+  std::string device_kind;  // "cuda" or "soft"
+  std::string device_name;
+  std::string driver;  // driver's CUDA version, "13.0"
+  std::string cc;      // compute capability, "9.0"
+  std::uint32_t cupti_version = 0;
+  template <class Archive>
+  void fields(Archive& a) {
+    a(active);
+    a(reason);
+    a(device_kind);
+    a(device_name);
+    a(driver);
+    a(cc);
+    a(cupti_version);
+  }
+};
+
+// Words of the run summary (DESIGN section 10), in the order of gravity.
+enum class VerdictKind : std::uint8_t { kIdempotent, kClobbers, kUnknown };
+
+struct KernelInfo {
+  std::uint32_t row = 0;                        // its row in SharedPage::kernels
+  std::string name;                             // demangled base name
+  std::string symbol;                           // as in the image
+  VerdictKind verdict = VerdictKind::kUnknown;  // the gravest that a launch of it got
+  std::string trust;                            // of an idempotent verdict, else empty
+  std::string reason;                           // of a verdict that is not idempotent
+  std::vector<std::string> reads;               // "arg0", "arg2.field@16", "global:counter"
+  std::vector<std::string> writes;
+  template <class Archive>
+  void fields(Archive& a) {
+    a(row);
+    a(name);
+    a(symbol);
+    a(verdict);
+    a(trust);
+    a(reason);
+    a(reads);
+    a(writes);
+  }
+};
+
+// Why launches are unprotected; counted in SharedPage::reasons[id].
+struct ReasonInfo {
+  std::uint32_t id = 0;
+  std::string text;
+  template <class Archive>
+  void fields(Archive& a) {
+    a(id);
+    a(text);
+  }
+};
+
+// A driver call without a row in cupti/driver_api; counted in SharedPage::calls[id].
+struct CallInfo {
+  std::uint32_t id = 0;
+  std::string name;
+  template <class Archive>
+  void fields(Archive& a) {
+    a(id);
+    a(name);
+  }
+};
+
+// One element of `faults[]` of the run summary; the same words.
+struct FaultRecord {
+  std::string kernel;
+  std::uint64_t launch = 0;  // which launch of the process, from 1; 0 where it is not known
+  std::string stream;        // "legacy", "per-thread" or the handle in hex
+  std::int32_t code = 0;
+  std::string name;   // CUDA_ERROR_…
+  std::string phase;  // "launch" or "run"
+  bool injected = false;
+  std::string rule;
+  std::string cls;  // the rule's class
+  std::string verdict;
+  std::string trust;
+  std::string action;
+  std::uint32_t attempts = 0;
+  bool repeats = false;
+  std::string outcome;
+  std::string reason;   // of an outcome that is not a recovery
+  std::string message;  // the rule's
+  double detect_ms = 0;
+  double recover_ms = 0;
+  std::string repeat;  // the command line's injection options that repeat it; empty if not injected
+  template <class Archive>
+  void fields(Archive& a) {
+    a(kernel);
+    a(launch);
+    a(stream);
+    a(code);
+    a(name);
+    a(phase);
+    a(injected);
+    a(rule);
+    a(cls);
+    a(verdict);
+    a(trust);
+    a(action);
+    a(attempts);
+    a(repeats);
+    a(outcome);
+    a(reason);
+    a(message);
+    a(detect_ms);
+    a(recover_ms);
+    a(repeat);
+  }
+};
+
+struct Notice {
+  Severity severity = Severity::kInfo;
+  std::string text;
+  template <class Archive>
+  void fields(Archive& a) {
+    a(severity);
+    a(text);
+  }
+};
+
+// An encoded std::vector<inject::Fault>, to be armed in every process of the session.
+struct ArmRequest {
+  std::vector<std::byte> plan;
+  template <class Archive>
+  void fields(Archive& a) {
+    a(plan);
+  }
+};
+using PlanUpdate = ArmRequest;
+
+}  // namespace gpurecover::protocol
