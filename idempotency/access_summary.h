@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a kernel may read and write, found by a sound dataflow analysis of its PTX: computed once
+// per kernel, offline or when its module is loaded, and turned into a verdict per launch by
+// verdict.h.
+//
+// Sound means: if `defeats` is empty, every byte of device memory that an execution of the kernel
+// touches through global, constant or generic addressing is reached from one of the roots listed
+// (pointer arithmetic stays inside the allocation that it started from: the `bounded` assumption).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "image/ptx_ir.h"
+
+namespace gpurecover::idempotency {
+
+enum class AccessKind : std::uint8_t {
+  kRead,
+  kWrite,
+  kReadModifyWrite,  // atom, red, and every other operation that reads what it writes
+};
+
+enum class MemorySpace : std::uint8_t { kGlobal, kConst, kGeneric };
+
+enum class RootKind : std::uint8_t {
+  kParameter,     // the 8 bytes at param_offset in the kernel's parameter block
+  kAnyParameter,  // some 8 bytes, 4-byte aligned, in [param_offset, param_offset + param_size):
+                  // a by-value struct or array indexed at run time
+  kGlobalSymbol,  // the module's global variable symbols[symbol]
+  kConstSymbol,   // the module's constant variable symbols[symbol]
+  kLoaded,        // a value loaded from global or constant memory, or returned by an atomic
+  kDriver,        // a word that the driver supplies (%envreg)
+  kConstant,      // an address written into the code
+  kUnknown,       // anything else
+};
+
+struct Root {
+  RootKind kind = RootKind::kUnknown;
+  std::uint32_t param_offset = 0;  // bytes
+  std::uint32_t param_size = 8;    // bytes; 8 for kParameter
+  std::uint32_t symbol = 0;        // index in KernelSummary::symbols
+  std::uint64_t address = 0;       // kConstant
+  bool operator==(const Root&) const = default;
+};
+
+// One way in which an address may have been formed: a sum in which each of `roots` has the
+// coefficient 1 and can be the base pointer; everything else in the sum is an offset. At run time,
+// those roots count whose value lies in a live allocation; if none does, the address is unknown.
+struct Alternative {
+  std::vector<Root> roots;
+  bool operator==(const Alternative&) const = default;
+};
+
+// The address as an expression of thread and block indices and scalar parameters: not computed yet.
+struct AddressExpression;
+
+struct Access {
+  AccessKind kind = AccessKind::kRead;
+  MemorySpace space = MemorySpace::kGlobal;
+  std::uint32_t element_bytes = 0;        // of one thread's access, vectors whole; 0: varies
+  std::vector<Alternative> alternatives;  // any of these; never empty
+  std::uint32_t line = 0;                 // of the PTX text, of the first such access
+  // A declared range relative to the root's value, in bytes: [begin, end). end == 0: the whole
+  // allocation. Analysis always leaves it 0.
+  std::uint64_t range_begin = 0, range_end = 0;
+  bool must_write = false;  // surely written before any read: not computed yet
+  std::shared_ptr<const AddressExpression> expression;  // not computed yet: always null
+};
+
+enum class Origin : std::uint8_t { kAnalysis, kDeclaration };
+
+struct KernelSummary {
+  std::string name;
+  Origin origin = Origin::kAnalysis;
+  std::uint32_t param_bytes = 0;     // size of the parameter block
+  std::vector<Access> accesses;      // no two alike
+  std::vector<std::string> symbols;  // names of module variables that accesses start from
+  // Why the analysis says nothing about this kernel; fit for users ("calls a function through a
+  // pointer (line 120)"). Not empty: the verdict is `unknown` with the first one.
+  std::vector<std::string> defeats;
+  bool declared_idempotent = false;  // Origin::kDeclaration with idempotent = true
+};
+
+// Summarizes `kernel`, a function of `module` with a body. Never throws, never crashes on any
+// module that the parser returned; time and memory are bounded, and where a bound is hit a defeat
+// says so. Thread-safe.
+KernelSummary summarize(const image::ptx::Module& module, const image::ptx::Function& kernel);
+
+// A text form for people: one line per access, then the defeats.
+std::string to_text(const KernelSummary& summary);
+
+}  // namespace gpurecover::idempotency
