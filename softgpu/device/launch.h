@@ -111,12 +111,11 @@ struct ParameterInfo {
 struct KernelInfo {
   std::string name;
   std::vector<ParameterInfo> parameters;
-  uint32_t parameter_bytes = 0;       // of the packed parameter block
-  uint32_t static_shared_bytes = 0;   // without extern (dynamic) shared memory
-  uint32_t local_bytes = 0;           // per thread
-  uint32_t registers = 0;             // 32-bit registers per thread, an estimate for attributes
-  uint32_t max_threads = 1024;        // .maxntid, .reqntid or 1024
-  bool reads_only_constants = false;  // reserved
+  uint32_t parameter_bytes = 0;      // of the packed parameter block
+  uint32_t static_shared_bytes = 0;  // without extern (dynamic) shared memory
+  uint32_t local_bytes = 0;          // per thread
+  uint32_t registers = 0;            // 32-bit registers per thread, an estimate for attributes
+  uint32_t max_threads = 1024;       // .maxntid, .reqntid or 1024
 };
 
 struct VariableInfo {
@@ -176,9 +175,11 @@ struct LaunchRequest {
   uint64_t seed = 0;
   /// Set when the launch must end early (context destroyed); it then answers kLaunchFailed.
   const std::atomic<bool>* cancel = nullptr;
-  /// Where device printf and the text of a failed assert go; called from any thread, in the order
-  /// of one thread's calls. Never null.
+  /// Where device printf goes; called from any thread, in the order of one thread's calls. Never
+  /// null.
   std::function<void(std::string_view)> print;
+  /// Where the text of a failed assert goes, as whole lines. Never null.
+  std::function<void(std::string_view)> print_error;
 };
 
 /// [begin, end)
