@@ -88,123 +88,126 @@ enum class Space : std::uint8_t {
 // Base opcodes: the word before the first '.'. Everything after it is in Instruction's fields and
 // modifiers, so `cp.async.bulk.tensor...` is kCp. kUnknown: a word that is not in this list; the
 // instruction is kept with its text.
-#define GPURECOVER_PTX_OPCODES(X)                                                                                                              \
-  X(Abs, "abs")                                                                                                                                \
-  X(Activemask, "activemask") X(Add, "add") X(Addc, "addc") X(Alloca, "alloca") X(And, "and") X(                                               \
-      Applypriority, "applypriority") X(Atom, "atom") X(Bar, "bar") X(Barrier, "barrier")                                                      \
-      X(Bfe, "bfe") X(Bfi, "bfi") X(Bfind, "bfind") X(Bmsk, "bmsk") X(Bra, "bra") X(                                                           \
-          Brev, "brev") X(Brkpt, "brkpt") X(Brx, "brx") X(Call, "call") X(Clz, "clz")                                                          \
-          X(Clusterlaunchcontrol, "clusterlaunchcontrol") X(Cnot, "cnot") X(                                                                   \
-              Copysign, "copysign") X(Cos, "cos") X(Cp, "cp") X(Createpolicy, "createpolicy")                                                  \
-              X(Cvt, "cvt") X(Cvta, "cvta") X(Discard, "discard") X(Div, "div") X(Dp2a, "dp2a") X(                                             \
-                  Dp4a,                                                                                                                        \
-                  "dp4a") X(Elect, "elect")                                                                                                    \
-                  X(Ex2, "ex2") X(Exit, "exit") X(Fence, "fence") X(Fma, "fma") X(                                                             \
-                      Fns,                                                                                                                     \
-                      "fns") X(Getctarank,                                                                                                     \
-                               "getctarank") X(Griddepcontrol,                                                                                 \
-                                               "griddepcontrol") X(Isspacep, "isspacep")                                                       \
-                      X(Istypep, "istypep") X(Ld, "ld") X(Ldmatrix, "ldmatrix") X(Ldu, "ldu") X(                                               \
-                          Lg2,                                                                                                                 \
-                          "lg2") X(Lop3,                                                                                                       \
-                                   "lop3") X(Mad, "mad")                                                                                       \
-                          X(Mad24, "mad24") X(Madc, "madc") X(Mapa, "mapa") X(Match, "match") X(                                               \
-                              Max,                                                                                                             \
-                              "max") X(Mbarrier,                                                                                               \
-                                       "mbarrier") X(Membar,                                                                                   \
-                                                     "membar") X(Min, "min")                                                                   \
-                              X(Mma, "mma") X(                                                                                                 \
-                                  Mov,                                                                                                         \
-                                  "mov") X(Movmatrix,                                                                                          \
-                                           "movmatrix") X(Mul, "mul")                                                                          \
-                                  X(Mul24, "mul24") X(Multimem, "multimem") X(                                                                 \
-                                      Nanosleep, "nanosleep") X(Neg, "neg")                                                                    \
-                                      X(Not, "not") X(Or, "or") X(Pmevent, "pmevent") X(                                                       \
-                                          Popc,                                                                                                \
-                                          "popc") X(Prefetch, "prefetch")                                                                      \
-                                          X(Prefetchu, "prefetchu") X(Prmt, "prmt") X(Rcp, "rcp") X(                                           \
-                                              Red, "red") X(Redux, "redux")                                                                    \
-                                              X(Rem, "rem") X(                                                                                 \
-                                                  Ret, "ret") X(Rsqrt, "rsqrt")                                                                \
-                                                  X(Sad, "sad") X(Selp, "selp") X(Set, "set") X(                                               \
-                                                      Setmaxnreg,                                                                              \
-                                                      "setmaxnreg") X(Setp, "setp")                                                            \
-                                                      X(Shf, "shf") X(Shfl, "shfl") X(                                                         \
-                                                          Shl, "shl") X(Shr, "shr")                                                            \
-                                                          X(Sin,                                                                               \
-                                                            "sin") X(Slct,                                                                     \
-                                                                     "slct") X(Sqrt,                                                           \
-                                                                               "sqrt") X(St,                                                   \
-                                                                                         "st") X(Stackrestore,                                 \
-                                                                                                 "stackrestore")                               \
-                                                              X(Stacksave, "stacksave") X(                                                     \
-                                                                  Stmatrix,                                                                    \
-                                                                  "stmatrix") X(Sub, "sub")                                                    \
-                                                                  X(Subc,                                                                      \
-                                                                    "subc") X(Suld, "suld")                                                    \
-                                                                      X(Suq, "suq") X(                                                         \
-                                                                          Sured,                                                               \
-                                                                          "sured") X(Sust,                                                     \
-                                                                                     "sust") X(Szext,                                          \
-                                                                                               "s"                                             \
-                                                                                               "z"                                             \
-                                                                                               "e"                                             \
-                                                                                               "x"                                             \
-                                                                                               "t") X(Tanh,                                    \
-                                                                                                      "tanh") X(Tcgen05,                       \
-                                                                                                                "tcgen05") X(Tensormap,        \
-                                                                                                                             "tensormap")      \
-                                                                          X(Testp, "testp") X(                                                 \
-                                                                              Tex,                                                             \
-                                                                              "tex") X(Tld4,                                                   \
-                                                                                       "tld4") X(Trap,                                         \
-                                                                                                 "trap") X(Txq,                                \
-                                                                                                           "txq") X(Vabsdiff,                  \
-                                                                                                                    "vabsdiff") X(Vabsdiff2,   \
-                                                                                                                                  "vabsdiff2") \
-                                                                              X(Vabsdiff4,                                                     \
-                                                                                "vabsdiff4") X(Vadd,                                           \
-                                                                                               "v"                                             \
-                                                                                               "a"                                             \
-                                                                                               "d"                                             \
-                                                                                               "d")                                            \
-                                                                                  X(Vadd2, "vadd"                                              \
-                                                                                           "2") X(                                             \
-                                                                                      Vadd4,                                                   \
-                                                                                      "vadd4") X(Vavrg2,                                       \
-                                                                                                 "vavrg2")                                     \
-                                                                                      X(                                                       \
-                                                                                          Vavrg4,                                              \
-                                                                                          "vavrg"                                              \
-                                                                                          "4") X(Vmad,                                         \
-                                                                                                 "vmad") X(Vmax,                               \
-                                                                                                           "vmax") X(Vmax2,                    \
-                                                                                                                     "vmax2")                  \
-                                                                                          X(Vmax4,                                             \
-                                                                                            "vmax"                                             \
-                                                                                            "4") X(Vmin,                                       \
-                                                                                                   "vmin") X(Vmin2,                            \
-                                                                                                             "vmin2")                          \
-                                                                                              X(Vmin4,                                         \
-                                                                                                "vmin4") X(Vote,                               \
-                                                                                                           "vote") X(Vset,                     \
-                                                                                                                     "vset") X(Vset2,          \
-                                                                                                                               "vset2")        \
-                                                                                                  X(Vset4,                                     \
-                                                                                                    "vset4") X(Vshl,                           \
-                                                                                                               "vshl") X(Vshr,                 \
-                                                                                                                         "vshr")               \
-                                                                                                      X(Vsub,                                  \
-                                                                                                        "vsub")                                \
-                                                                                                          X(Vsub2,                             \
-                                                                                                            "vsub2") X(Vsub4,                  \
-                                                                                                                       "vsub4")                \
-                                                                                                              X(Wgmma,                         \
-                                                                                                                "wgmma")                       \
-                                                                                                                  X(Wmma,                      \
-                                                                                                                    "wmma")                    \
-                                                                                                                      X(Xor,                   \
-                                                                                                                        "xor")
+#define GPURECOVER_PTX_OPCODES(X)                                                                                                           \
+  X(Abs, "abs")                                                                                                                             \
+  X(Activemask, "activemask")                                                                                                               \
+  X(Add, "add") X(Addc, "addc") X(Alloca, "alloca") X(And, "and") X(                                                                        \
+      Applypriority, "applypriority") X(Atom, "atom") X(Bar, "bar") X(Barrier, "barrier")                                                   \
+      X(Bfe, "bfe") X(Bfi, "bfi") X(Bfind, "bfind") X(Bmsk, "bmsk") X(Bra, "bra") X(                                                        \
+          Brev, "brev") X(Brkpt, "brkpt") X(Brx, "brx") X(Call, "call") X(Clz, "clz")                                                       \
+          X(Clusterlaunchcontrol, "clusterlaunchcontrol") X(Cnot, "cnot") X(                                                                \
+              Copysign, "copysign") X(Cos, "cos") X(Cp, "cp") X(Createpolicy, "createpolicy")                                               \
+              X(Cvt, "cvt") X(Cvta, "cvta") X(Discard, "discard") X(Div, "div") X(Dp2a, "dp2a") X(                                          \
+                  Dp4a,                                                                                                                     \
+                  "dp4a") X(Elect, "elect")                                                                                                 \
+                  X(Ex2, "ex2") X(Exit, "exit") X(Fence, "fence") X(Fma, "fma") X(                                                          \
+                      Fns,                                                                                                                  \
+                      "fns") X(Getctarank,                                                                                                  \
+                               "getctarank") X(Griddepcontrol,                                                                              \
+                                               "griddepcontrol") X(Isspacep, "isspacep")                                                    \
+                      X(Istypep, "istypep") X(Ld, "ld") X(Ldmatrix, "ldmatrix") X(Ldu, "ldu") X(                                            \
+                          Lg2,                                                                                                              \
+                          "lg2") X(Lop3,                                                                                                    \
+                                   "lop3") X(Mad, "mad")                                                                                    \
+                          X(Mad24, "mad24") X(Madc, "madc") X(Mapa, "mapa") X(Match, "match") X(                                            \
+                              Max,                                                                                                          \
+                              "max") X(Mbarrier,                                                                                            \
+                                       "mbarrier") X(Membar,                                                                                \
+                                                     "membar") X(Min, "min")                                                                \
+                              X(Mma, "mma") X(                                                                                              \
+                                  Mov,                                                                                                      \
+                                  "mov") X(Movmatrix,                                                                                       \
+                                           "movmatrix") X(Mul, "mul")                                                                       \
+                                  X(Mul24, "mul24") X(Multimem, "multimem") X(                                                              \
+                                      Nanosleep, "nanosleep") X(Neg, "neg")                                                                 \
+                                      X(Not, "not") X(Or, "or") X(Pmevent, "pmevent") X(                                                    \
+                                          Popc,                                                                                             \
+                                          "popc") X(Prefetch, "prefetch")                                                                   \
+                                          X(Prefetchu, "prefetchu") X(Prmt, "prmt") X(Rcp, "rcp") X(                                        \
+                                              Red, "red") X(Redux, "redux")                                                                 \
+                                              X(Rem, "rem") X(                                                                              \
+                                                  Ret, "ret") X(Rsqrt, "rsqrt")                                                             \
+                                                  X(Sad, "sad") X(Selp, "selp") X(Set, "set") X(                                            \
+                                                      Setmaxnreg,                                                                           \
+                                                      "setmaxnreg") X(Setp, "setp")                                                         \
+                                                      X(Shf, "shf") X(Shfl, "shfl") X(                                                      \
+                                                          Shl, "shl") X(Shr, "shr")                                                         \
+                                                          X(Sin,                                                                            \
+                                                            "sin") X(Slct,                                                                  \
+                                                                     "slct") X(Sqrt,                                                        \
+                                                                               "sqrt") X(St,                                                \
+                                                                                         "st") X(Stackrestore,                              \
+                                                                                                 "stackrestore")                            \
+                                                              X(Stacksave, "stacksave") X(                                                  \
+                                                                  Stmatrix,                                                                 \
+                                                                  "stmatrix")                                                               \
+                                                                  X(Sub, "sub") X(Subc, "subc") X(                                          \
+                                                                      Suld,                                                                 \
+                                                                      "suld") X(Suq, "suq")                                                 \
+                                                                      X(Sured,                                                              \
+                                                                        "sured") X(Sust,                                                    \
+                                                                                   "sust") X(Szext,                                         \
+                                                                                             "s"                                            \
+                                                                                             "z"                                            \
+                                                                                             "e"                                            \
+                                                                                             "x"                                            \
+                                                                                             "t") X(Tanh,                                   \
+                                                                                                    "tanh") X(Tcgen05,                      \
+                                                                                                              "tcgen05") X(Tensormap,       \
+                                                                                                                           "tensormap")     \
+                                                                          X(Testp, "testp") X(                                              \
+                                                                              Tex,                                                          \
+                                                                              "tex") X(Tld4,                                                \
+                                                                                       "tld4") X(Trap,                                      \
+                                                                                                 "trap") X(Txq,                             \
+                                                                                                           "txq")                           \
+                                                                              X(Vabsdiff, "vabsdi"                                          \
+                                                                                          "ff") X(                                          \
+                                                                                  Vabsdiff2,                                                \
+                                                                                  "vabsdiff2") X(Vabsdiff4,                                 \
+                                                                                                 "vabsdiff4")                               \
+                                                                                  X(Vadd,                                                   \
+                                                                                    "v"                                                     \
+                                                                                    "a"                                                     \
+                                                                                    "d"                                                     \
+                                                                                    "d") X(Vadd2,                                           \
+                                                                                           "vadd"                                           \
+                                                                                           "2")                                             \
+                                                                                      X(Vadd4,                                              \
+                                                                                        "vadd4") X(Vavrg2,                                  \
+                                                                                                   "vavrg2") X(Vavrg4,                      \
+                                                                                                               "vavrg"                      \
+                                                                                                               "4")                         \
+                                                                                          X(Vmad,                                           \
+                                                                                            "vma"                                           \
+                                                                                            "d") X(Vmax,                                    \
+                                                                                                   "vmax") X(Vmax2,                         \
+                                                                                                             "vmax2")                       \
+                                                                                              X(Vmax4,                                      \
+                                                                                                "vmax"                                      \
+                                                                                                "4") X(Vmin,                                \
+                                                                                                       "vmin") X(Vmin2,                     \
+                                                                                                                 "vmin2")                   \
+                                                                                                  X(Vmin4,                                  \
+                                                                                                    "vmin4") X(Vote,                        \
+                                                                                                               "vote") X(Vset,              \
+                                                                                                                         "vset") X(Vset2,   \
+                                                                                                                                   "vset2") \
+                                                                                                      X(Vset4,                              \
+                                                                                                        "vset4") X(Vshl,                    \
+                                                                                                                   "vshl") X(Vshr,          \
+                                                                                                                             "vshr")        \
+                                                                                                          X(Vsub,                           \
+                                                                                                            "vsub")                         \
+                                                                                                              X(Vsub2,                      \
+                                                                                                                "vsub2") X(Vsub4,           \
+                                                                                                                           "vsub4")         \
+                                                                                                                  X(Wgmma,                  \
+                                                                                                                    "wgmma")                \
+                                                                                                                      X(Wmma,               \
+                                                                                                                        "wmma")             \
+                                                                                                                          X(Xor,            \
+                                                                                                                            "xor")
 
 enum class Opcode : std::uint8_t {
   kUnknown,
@@ -220,8 +223,9 @@ std::string_view name_of(Opcode opcode);  // "ld"; "" for kUnknown
 #define GPURECOVER_PTX_MODIFIERS(X)                                                                \
   /* rounding */                                                                                   \
   X(Rn, "rn")                                                                                      \
-  X(Rz, "rz") X(Rm, "rm") X(Rp, "rp") X(Rna, "rna") X(Rs, "rs") X(Rni, "rni") X(Rzi, "rzi")        \
-      X(Rmi, "rmi") X(Rpi, "rpi") /* arithmetic */                                                 \
+  X(Rz, "rz")                                                                                      \
+  X(Rm, "rm") X(Rp, "rp") X(Rna, "rna") X(Rs, "rs") X(Rni, "rni") X(Rzi, "rzi") X(Rmi, "rmi")      \
+      X(Rpi, "rpi") /* arithmetic */                                                               \
       X(Ftz, "ftz") X(Sat, "sat") X(Satfinite, "satfinite") X(Approx, "approx") X(Full, "full")    \
           X(Wide, "wide") X(Cc, "cc") X(Nan, "NaN") X(Xorsign, "xorsign") X(Abs, "abs")            \
               X(Relu, "relu") X(Oob, "oob") X(Noftz, "noftz") X(L, "l") X(R, "r")                  \
@@ -245,13 +249,13 @@ std::string_view name_of(Opcode opcode);  // "ld"; "" for kUnknown
               X(Acquire, "acquire") X(Release, "release") X(Relaxed, "relaxed")                    \
                   X(Volatile, "volatile") X(Weak, "weak") X(Mmio, "mmio") X(Aligned, "aligned")    \
                       X(Wait, "wait") X(Proxy, "proxy") X(Alias, "alias") X(Async, "async")        \
-                          X(AsyncGlobal, "async.global") X(Init, "init") X(Inval, "inval")         \
-                              X(ExpectTx, "expect_tx") X(CompleteTx, "complete_tx")                \
-                                  X(ArriveDrop, "arrive_drop") X(TestWait, "test_wait")            \
-                                      X(TryWait, "try_wait") X(PendingCount, "pending_count") X(   \
-                                          NoComplete, "noComplete") X(Noinc, "noinc")              \
-                                          X(Parity, "parity") X(MbarrierInit, "mbarrier_init") X(  \
-                                              SyncRestrict, "sync_restrict")                       \
+                          X(Init, "init") X(Inval, "inval") X(ExpectTx, "expect_tx")               \
+                              X(CompleteTx, "complete_tx") X(ArriveDrop, "arrive_drop")            \
+                                  X(TestWait, "test_wait") X(TryWait, "try_wait")                  \
+                                      X(PendingCount, "pending_count") X(NoComplete, "noComplete") \
+                                          X(Noinc, "noinc") X(Parity, "parity") X(                 \
+                                              MbarrierInit, "mbarrier_init") X(SyncRestrict,       \
+                                                                               "sync_restrict")    \
                                               X(LaunchDependents,                                  \
                                                 "launch_dependents") /* caching and prefetching */ \
       X(Ca, "ca") X(Cg, "cg") X(Cs, "cs") X(Lu, "lu") X(Cv, "cv") X(Wb, "wb") X(Wt, "wt")          \
@@ -410,8 +414,9 @@ struct Operand {
   SymbolKind symbol_kind = SymbolKind::kVariable;
   SpecialRegister special = SpecialRegister::kTid;
   std::uint8_t component = 0;       // .x .y .z .w; for kRegister see has_component
-  bool has_component = false;       // `%v.x`: one component of a .v2/.v4 register
-  bool negated = false;             // `!%p`; for kRegister also `-%r` as kNegative
+  bool has_component = false;       // `%v.x`: one component of a .v2/.v4 register (0…3 for
+                                    // .x….w; 16+n for .bn, 32+n for .hn of video instructions)
+  bool negated = false;             // `!%p`
   bool arithmetic_negated = false;  // `-%r` (rare, hand-written)
   bool is_float = false;            // kImmediate
   std::uint8_t float_bits = 0;      // 32 or 64
@@ -537,6 +542,8 @@ struct Function {
   std::vector<Label> labels;                      // for messages
   std::uint32_t required_threads[3] = {0, 0, 0};  // .reqntid, 0 if absent
   std::uint32_t max_threads[3] = {0, 0, 0};       // .maxntid, 0 if absent
+  // `.alias`: this name stands for that function; kNoIndex if it is no alias.
+  std::uint32_t alias_of = kNoIndex;
   std::uint32_t line = 0;
 
   std::span<const Operand> operands_of(const Instruction& i) const {

@@ -23,9 +23,9 @@ struct ParseError {
 // .loc, .file, .pragma and debug sections are skipped. Unknown opcodes and unknown modifiers are
 // kept (Opcode::kUnknown, Instruction::has_unknown_modifier); unknown syntax is an error.
 //
-// Time is linear in the text, memory is bounded by a constant factor of the text plus 256 MiB of
-// initialised data at most; nesting is bounded (256). Never throws, not even for want of memory
-// (that is an error too). Thread-safe: no shared state.
+// Time is linear in the text, memory is bounded by a constant factor of the text plus 16 MiB of
+// initialised data, and by 8 million instructions; nesting is bounded (256). Never throws, not even
+// for want of memory (that is an error too). Thread-safe: no shared state.
 tl::expected<Module, ParseError> parse(std::string_view text);
 
 // Only the header, in constant time: enough to tell which device the text is for.
