@@ -3,8 +3,11 @@
 // safe on any bytes; throws nothing but std::bad_alloc. Thread-safe.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <tl/expected.hpp>
 #include <vector>
 
 #include "classifier/rules.h"
@@ -45,8 +48,28 @@ RuleSet combine(const ParsedRules& user, const RuleSet& built_in);
 // comment before each rule says where it comes from.
 std::string dump(const RuleSet& rules, bool show_origin);
 
-// Whether `earlier` leaves `later` nothing to match. Kernel patterns: `*` covers all, a pattern
-// covers an exact name that it matches, and itself.
-bool covers(const Rule& earlier, const Rule& later);
+// The rules so far, to ask whether they leave a further one nothing to match. Looks at every pair
+// of code and phase by itself, so that several rules together can leave nothing. Kernel patterns:
+// `*` covers all, any pattern covers the exact names that it matches, and its own text.
+class Coverage {
+ public:
+  // The first rule involved, or null if `later` can still match something. The pointer is to the
+  // rule that was added, which must be alive still.
+  const Rule* covering(const Rule& later) const;
+  void add(const Rule& rule);
+
+ private:
+  struct Entry {
+    const Rule* rule;
+    std::optional<Pattern> pattern;  // nothing: does not compile, covers nothing
+  };
+  std::vector<Entry> entries_;
+};
+
+// "250us", "10ms", "1s", "2m" to microseconds, at most `limit_us`; the error is a sentence.
+tl::expected<std::uint64_t, std::string> parse_duration(std::string_view text,
+                                                        std::uint64_t limit_us);
+// The shortest exact form of it.
+std::string format_duration(std::uint64_t us);
 
 }  // namespace gpurecover::classifier
