@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Each example, in both forms: alone, under `gpurecover run`, and with one fault injected: each
+kind x damage x first, middle and last launch. Idempotent examples must end with the native result
+and outcome recovered-replay, the others with the error at the app and outcome refused; nothing may
+ever end with exit 0 and another result. With --strict an address error is returned, with a reason.
+"""
+import harness
+from harness import CODES, Row
+
+KINDS = ("ecc", "nvlink", "illegal-address")
+DAMAGES = ("scribble", "partial")
+
+
+def injected(check, program, kind, damage, place, nth):
+    label, path, verdict, checksum, _ = program
+
+    def job():
+        seen, report, problems = harness.inject(check, path, [
+            "--kernel", "*", "--nth", str(nth), "--error", kind, "--how", "code",
+            "--damage", damage])
+        recovers = verdict == "idempotent"
+        problems += harness.result_problems(seen, checksum, None if recovers else CODES[kind])
+        if report:
+            problems += harness.fault_problems(
+                report, ("recovered-replay",) if recovers else ("refused",),
+                "recovered" if recovers else "refused", code=CODES[kind], injected=True,
+                launch=nth, verdict=verdict)
+        wanted = "native, recovered-replay" if recovers else "error %d, refused" % CODES[kind]
+        name = "%s %s %s %s launch (%d)" % (label, kind, damage, place, nth)
+        return Row(name, seen.command, wanted, seen.short() + ", " + harness.outcome_of(report),
+                   problems)
+    return job
+
+
+def strict(check, program, nth):
+    label, path, verdict, checksum, _ = program
+    kind = "illegal-address"
+
+    def job():
+        seen, report, problems = harness.inject(check, path, [
+            "--kernel", "*", "--nth", str(nth), "--error", kind, "--how", "code", "--strict"])
+        problems += harness.result_problems(seen, checksum, CODES[kind])
+        # For what may not be re-executed anyway, either reason for giving the error back is true.
+        allowed = ("returned",) if verdict == "idempotent" else ("returned", "refused")
+        reason = ""
+        if report:
+            problems += harness.fault_problems(report, allowed, None, code=CODES[kind],
+                                               injected=True)
+            reason = (report.get("faults") or [{}])[0].get("reason") or ""
+            if not reason:
+                problems.append("no reason is given")
+        return Row("%s --strict %s (%d)" % (label, kind, nth), seen.command,
+                   "error %d, %s, reason" % (CODES[kind], " or ".join(allowed)),
+                   "%s, %s: %s" % (seen.short(), harness.outcome_of(report), reason), problems)
+    return job
+
+
+def section(args):
+    check = harness.Check(args, "gpu-2-matrix.txt", "Examples x faults: recovered, refused, returned")
+    jobs = []
+    for program in harness.baseline(check):
+        launches = program[4]
+        middle = (launches + 1) // 2
+        for kind in KINDS:
+            for damage in DAMAGES:
+                for place, nth in (("first", 1), ("middle", middle), ("last", launches)):
+                    jobs.append(injected(check, program, kind, damage, place, nth))
+        jobs.append(strict(check, program, middle))
+    check.run_all(jobs)
+    wrong = sum("SILENTLY WRONG" in p for r in check.rows for p in r.problems)
+    check.notes.append("silently wrong results: %d" % wrong)
+    return check.finish()
+
+
+if __name__ == "__main__":
+    harness.main(__doc__, section)
