@@ -44,18 +44,20 @@ void* open_cupti() {
 
 extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
   void* cupti = open_cupti();
+  if (cupti == nullptr) {
+    std::fprintf(stderr, "empty_callback: no libcupti found; GPURECOVER_CUPTI may name it\n");
+    return 1;
+  }
   const auto subscribe =
-      cupti == nullptr
-          ? nullptr
-          : reinterpret_cast<decltype(&cuptiSubscribe)>(dlsym(cupti, "cuptiSubscribe"));
+      reinterpret_cast<decltype(&cuptiSubscribe)>(dlsym(cupti, "cuptiSubscribe"));
   const auto enable =
-      cupti == nullptr
-          ? nullptr
-          : reinterpret_cast<decltype(&cuptiEnableCallback)>(dlsym(cupti, "cuptiEnableCallback"));
+      reinterpret_cast<decltype(&cuptiEnableCallback)>(dlsym(cupti, "cuptiEnableCallback"));
   CUpti_SubscriberHandle subscriber;
-  if (subscribe == nullptr || enable == nullptr ||
-      subscribe(&subscriber, callback, nullptr) != CUPTI_SUCCESS) {
-    std::fprintf(stderr, "empty_callback: CUPTI is not to be had\n");
+  const CUptiResult code = subscribe == nullptr || enable == nullptr
+                               ? CUPTI_ERROR_UNKNOWN
+                               : subscribe(&subscriber, callback, nullptr);
+  if (code != CUPTI_SUCCESS) {
+    std::fprintf(stderr, "empty_callback: cuptiSubscribe fails with %d\n", static_cast<int>(code));
     return 1;
   }
   for (const CUpti_CallbackId id :
