@@ -19,16 +19,16 @@ namespace {
 
 // The calls used, under their plain names: cuda.h maps those to the versioned ones, here and where
 // they are called.
-#define EXAMPLE_DRIVER_CALLS(X)                                                              \
-  X(cuInit)                                                                                  \
-  X(cuGetErrorName)                                                                          \
-  X(cuDeviceGet) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuCtxSynchronize)          \
-      X(cuModuleLoadData) X(cuModuleGetFunction) X(cuLibraryLoadData) X(cuLibraryGetKernel)  \
-          X(cuLaunchKernel) X(cuLaunchKernelEx) X(cuMemAlloc) X(cuMemFree) X(cuMemHostAlloc) \
-              X(cuMemFreeHost) X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemcpyHtoDAsync)          \
-                  X(cuMemcpyDtoHAsync) X(cuMemsetD8) X(cuStreamCreate) X(cuStreamDestroy)    \
-                      X(cuStreamSynchronize) X(cuStreamWaitEvent) X(cuEventCreate)           \
-                          X(cuEventDestroy) X(cuEventRecord)
+// clang-format off
+#define EXAMPLE_DRIVER_CALLS(X)                                                             \
+  X(cuInit) X(cuGetErrorName) X(cuDeviceGet) X(cuDevicePrimaryCtxRetain)                    \
+  X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuModuleLoadData) X(cuModuleGetFunction)         \
+  X(cuLibraryLoadData) X(cuLibraryGetKernel) X(cuLaunchKernel) X(cuLaunchKernelEx)          \
+  X(cuMemAlloc) X(cuMemFree) X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemcpyHtoD)             \
+  X(cuMemcpyDtoH) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemsetD8) X(cuStreamCreate) \
+  X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamWaitEvent) X(cuEventCreate)           \
+  X(cuEventDestroy) X(cuEventRecord)
+// clang-format on
 
 // cuGetProcAddress names a call as it was at this version: the signatures above have not changed
 // between it and the newest toolkit.
