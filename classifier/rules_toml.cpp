@@ -139,7 +139,7 @@ class Reader {
       if (result)
         document(result.table());
       else
-        report(place(result.error().source()), shown(result.error().description()));
+        report(place(result.error().source()), syntax_error(result.error().description()));
     }
     std::stable_sort(out_.problems.begin(), out_.problems.end(),
                      [](const Problem& a, const Problem& b) {
@@ -170,6 +170,17 @@ class Reader {
     return true;
   }
 
+  // The key in its own table: "kernel" for "match.kernel", which is how messages call it.
+  static std::string_view leaf(std::string_view key) {
+    return key.substr(key.starts_with("match.") ? 6 : 0);
+  }
+
+  static std::string syntax_error(std::string_view description) {
+    if (description.find("TOML_MAX_NESTED_VALUES") != std::string_view::npos)
+      return "values nested more than 16 deep";
+    return "not valid TOML: " + shown(description);
+  }
+
   void check_keys(const toml::table& table, const Words& valid, std::string_view in) {
     for (const auto& [key, node] : table) {
       const std::string_view word = key.str();
@@ -192,33 +203,34 @@ class Reader {
   }
 
   std::optional<std::string> text_of(const toml::table& table, std::string_view key) {
-    const auto* value = typed<std::string>(table.get(key), key, "a string");
+    const auto* value = typed<std::string>(table.get(leaf(key)), key, "a string");
     if (!value)
       return std::nullopt;
     return value->get();
   }
 
   template <class Enum>
-  std::optional<Enum> word_of(const toml::node& node, std::string_view key) {
-    const auto* text = typed<std::string>(&node, key, "a string");
+  std::optional<Enum> word_of(const toml::node& node, std::string_view key,
+                              std::string_view wanted = "a string") {
+    const auto* text = typed<std::string>(&node, key, wanted);
     if (!text)
       return std::nullopt;
     const auto value = from_word<Enum>(text->get());
     if (!value)
-      report(place(node), "unknown " + std::string(key) + " " + quoted(text->get()) +
+      report(place(node), "unknown " + std::string(leaf(key)) + " " + quoted(text->get()) +
                               instead(text->get(), words_of<Enum>()));
     return value;
   }
 
   template <class Enum>
   std::optional<Enum> word_of(const toml::table& table, std::string_view key) {
-    const toml::node* node = table.get(key);
+    const toml::node* node = table.get(leaf(key));
     return node ? word_of<Enum>(*node, key) : std::nullopt;
   }
 
   std::optional<std::uint64_t> duration(const toml::table& table, std::string_view key,
                                         std::uint64_t limit) {
-    const toml::node* node = table.get(key);
+    const toml::node* node = table.get(leaf(key));
     const auto* text =
         typed<std::string>(node, key, "a duration in quotes, such as \"10ms\" or \"1s\"");
     if (!text)
@@ -237,7 +249,7 @@ class Reader {
       return std::nullopt;
     const auto compiled = Pattern::compile(*text);
     if (!compiled) {
-      report(place(*table.get(key)),
+      report(place(*table.get(leaf(key))),
              quoted(key) + ": " + shown(compiled.error().what) + " (at character " +
                  std::to_string(compiled.error().offset + 1) + " of " + quoted(*text) + ")");
       return std::nullopt;
@@ -287,7 +299,7 @@ class Reader {
     out_.has_trust = true;
     out_.rules.trust.clear();
     for (const toml::node& node : *list) {
-      const auto value = word_of<Trust>(node, "trust");
+      const auto value = word_of<Trust>(node, "trust", "an array of words");
       if (!value)
         continue;
       if (out_.rules.trusts(*value))
@@ -321,9 +333,10 @@ class Reader {
         info = find_code(std::string_view(name->get()));
         if (!info) {
           const std::string_view near = nearest_code_name(name->get());
-          report(place(node),
-                 "no CUDA error has the name " + quoted(name->get()) +
-                     (near.empty() ? "" : "; did you mean '" + std::string(near) + "'?"));
+          report(place(node), "no CUDA error has the name " + quoted(name->get()) +
+                                  (near.empty() ? "; the names are as in cuda.h, such as "
+                                                  "CUDA_ERROR_ECC_UNCORRECTABLE"
+                                                : "; did you mean '" + std::string(near) + "'?"));
           continue;
         }
       } else {
@@ -379,7 +392,8 @@ class Reader {
     } else if (auto id = text_of(table, "id")) {
       const Place at = place(*table.get("id"));
       if (!valid_id(*id))
-        report(at, "id " + quoted(*id) + " is not 1 to 64 letters, digits, '-', '_' or '.' long");
+        report(at,
+               "id " + quoted(*id) + " is not made of 1 to 64 letters, digits, '-', '_' and '.'");
       else if (*id == "none")
         report(at, "id 'none' stands for no rule in reports; choose another");
       else if (const auto taken = std::find_if(out_.rules.rules.begin(), out_.rules.rules.end(),
@@ -396,10 +410,10 @@ class Reader {
       check_keys(*match, kMatchKeys, "'match'");
       codes(*match, rule);
       xids(*match, rule);
-      if (auto text = pattern(*match, "kernel"))
+      if (auto text = pattern(*match, "match.kernel"))
         rule.kernel = *std::move(text);
-      rule.phase = word_of<Phase>(*match, "phase");
-      if (const auto window = duration(*match, "window", kMaxWindowUs))
+      rule.phase = word_of<Phase>(*match, "match.phase");
+      if (const auto window = duration(*match, "match.window", kMaxWindowUs))
         rule.window_us = *window;
       if (match->contains("window") && !match->contains("xid"))
         report(place(*match->get("window")),
@@ -551,9 +565,10 @@ class Reader {
       const Rule& rule = out_.rules.rules[i];
       if (const Rule* by = coverage.covering(rule))
         report({rule.line, 1},
-               "rule " + quoted(rule.id) + " is unreachable: rule " + quoted(by->id) + " in line " +
-                   std::to_string(by->line) +
-                   " comes first and takes what it matches; move it up or remove it");
+               "rule " + quoted(rule.id) +
+                   " is unreachable: earlier rules take all that it matches, the first of them " +
+                   quoted(by->id) + " in line " + std::to_string(by->line) +
+                   "; move it up or remove it");
       coverage.add(rule);
     }
   }

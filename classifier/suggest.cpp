@@ -51,6 +51,12 @@ std::string_view nearest(std::string_view word, const std::vector<std::string_vi
       best = candidate;
     }
   }
+  if (!best.empty() || word.size() < 3)
+    return best;
+  // An abbreviation, or an ending too much: "bound", "running".
+  for (std::string_view candidate : candidates)
+    if (candidate.size() >= 3 && (candidate.starts_with(word) || word.starts_with(candidate)))
+      return candidate;
   return best;
 }
 
