@@ -29,7 +29,6 @@ struct CubinKernel {
   std::vector<KernelParameter> parameters;  // sorted by ordinal
   std::uint32_t param_bytes = 0;            // CBANK_PARAM_SIZE, else the end of the last parameter
   std::uint32_t param_base = 0;             // offset in constant bank 0 (PARAM_CBANK), 0 if absent
-  bool grid_sync = false;                   // has COOP_GROUP instruction offsets
   bool has_externs = false;  // calls functions that the driver supplies (printf, malloc…)
 };
 

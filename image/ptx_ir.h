@@ -91,10 +91,11 @@ enum class Space : std::uint8_t {
 #define GPURECOVER_PTX_OPCODES(X)                                                                                                           \
   X(Abs, "abs")                                                                                                                             \
   X(Activemask, "activemask")                                                                                                               \
-  X(Add, "add") X(Addc, "addc") X(Alloca, "alloca") X(And, "and") X(                                                                        \
-      Applypriority, "applypriority") X(Atom, "atom") X(Bar, "bar") X(Barrier, "barrier")                                                   \
-      X(Bfe, "bfe") X(Bfi, "bfi") X(Bfind, "bfind") X(Bmsk, "bmsk") X(Bra, "bra") X(                                                        \
-          Brev, "brev") X(Brkpt, "brkpt") X(Brx, "brx") X(Call, "call") X(Clz, "clz")                                                       \
+  X(Add, "add")                                                                                                                             \
+  X(Addc, "addc") X(Alloca, "alloca") X(And, "and") X(Applypriority, "applypriority") X(                                                    \
+      Atom, "atom") X(Bar, "bar") X(Barrier, "barrier") X(Bfe, "bfe") X(Bfi, "bfi")                                                         \
+      X(Bfind, "bfind") X(Bmsk, "bmsk") X(Bra, "bra") X(Brev, "brev") X(Brkpt, "brkpt") X(                                                  \
+          Brx, "brx") X(Call, "call") X(Clz, "clz")                                                                                         \
           X(Clusterlaunchcontrol, "clusterlaunchcontrol") X(Cnot, "cnot") X(                                                                \
               Copysign, "copysign") X(Cos, "cos") X(Cp, "cp") X(Createpolicy, "createpolicy")                                               \
               X(Cvt, "cvt") X(Cvta, "cvta") X(Discard, "discard") X(Div, "div") X(Dp2a, "dp2a") X(                                          \
@@ -159,13 +160,13 @@ enum class Space : std::uint8_t {
                                                                               Tex,                                                          \
                                                                               "tex") X(Tld4,                                                \
                                                                                        "tld4") X(Trap,                                      \
-                                                                                                 "trap") X(Txq,                             \
-                                                                                                           "txq")                           \
-                                                                              X(Vabsdiff, "vabsdi"                                          \
-                                                                                          "ff") X(                                          \
-                                                                                  Vabsdiff2,                                                \
-                                                                                  "vabsdiff2") X(Vabsdiff4,                                 \
-                                                                                                 "vabsdiff4")                               \
+                                                                                                 "trap")                                    \
+                                                                              X(Txq,                                                        \
+                                                                                "txq") X(Vabsdiff,                                          \
+                                                                                         "vabsdi"                                           \
+                                                                                         "ff") X(Vabsdiff2,                                 \
+                                                                                                 "vabsdiff2") X(Vabsdiff4,                  \
+                                                                                                                "vabsdiff4")                \
                                                                                   X(Vadd,                                                   \
                                                                                     "v"                                                     \
                                                                                     "a"                                                     \
@@ -224,7 +225,8 @@ std::string_view name_of(Opcode opcode);  // "ld"; "" for kUnknown
   /* rounding */                                                                                   \
   X(Rn, "rn")                                                                                      \
   X(Rz, "rz")                                                                                      \
-  X(Rm, "rm") X(Rp, "rp") X(Rna, "rna") X(Rs, "rs") X(Rni, "rni") X(Rzi, "rzi") X(Rmi, "rmi")      \
+  X(Rm, "rm")                                                                                      \
+  X(Rp, "rp") X(Rna, "rna") X(Rs, "rs") X(Rni, "rni") X(Rzi, "rzi") X(Rmi, "rmi")                  \
       X(Rpi, "rpi") /* arithmetic */                                                               \
       X(Ftz, "ftz") X(Sat, "sat") X(Satfinite, "satfinite") X(Approx, "approx") X(Full, "full")    \
           X(Wide, "wide") X(Cc, "cc") X(Nan, "NaN") X(Xorsign, "xorsign") X(Abs, "abs")            \
