@@ -39,6 +39,7 @@ namespace gpurecover::driver_api {
   X(cuGraphLaunch)                     \
   X(cuMemAlloc)                        \
   X(cuMemFree)                         \
+  X(cuMemGetAddressRange)              \
   X(cuMemcpyDtoDAsync)                 \
   X(cuMemcpyDtoHAsync)                 \
   X(cuMemsetD8Async)

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From CUPTI's callback to what each kind of call means to the agent.
+#include "cupti/agent/agent.h"
+
+#include "classifier/catalogue.h"
+
+namespace gpurecover::agent {
+
+using driver_api::Hook;
+using driver_api::Kind;
+
+ThreadState::ThreadState() = default;
+ThreadState::~ThreadState() = default;
+
+void Agent::dispatch(ThreadState& state, std::uint32_t cbid, const CUpti_CallbackData& data) {
+  const bool enter = data.callbackSite == CUPTI_API_ENTER;
+  const driver_api::Call* call = driver_api::find(cbid);
+  if (call == nullptr) {
+    if (enter) {
+      session_.call_without_row(cbid, driver_api::name_of(cbid));
+    }
+    return;
+  }
+  if (enter) {
+    on_enter(state, *call, cbid, data);
+  } else {
+    on_exit(state, *call, data, *static_cast<CUresult*>(data.functionReturnValue));
+  }
+}
+
+void Agent::on_enter(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                     const CUpti_CallbackData& data) {
+  if (working_thread_.load(std::memory_order_relaxed) != 0 && call.kind != Kind::kModule) {
+    wait_for_work_of_others();
+  }
+  switch (call.kind) {
+    case Kind::kLaunch:
+    case Kind::kGraphLaunch:
+      settle();
+      if (!passive_.load(std::memory_order_relaxed)) {
+        before_launch(state, call, cbid, data);
+      }
+      return;
+    case Kind::kFree:
+      before_free(state, call, data.functionParams);
+      break;
+    case Kind::kModule:
+      if (call.hook == Hook::kModuleUnload || call.hook == Hook::kLibraryUnload) {
+        before_module_gone(call, data.functionParams);
+      }
+      return;
+    default:
+      break;
+  }
+  if (held_back_.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+    state.call.correlation = data.correlationId;
+    suppress_work(state, call, data.functionParams);
+  }
+}
+
+void Agent::on_exit(ThreadState& state, const driver_api::Call& call,
+                    const CUpti_CallbackData& data, CUresult& result) {
+  switch (call.kind) {
+    case Kind::kLaunch:
+    case Kind::kGraphLaunch:
+      if (state.call.correlation == data.correlationId) {
+        after_launch(state, result);
+      }
+      return;
+    case Kind::kFree:
+      after_free(state, result);
+      break;
+    case Kind::kAlloc:
+      if (result == CUDA_SUCCESS) {
+        after_alloc(call, data);
+      }
+      break;
+    case Kind::kModule:
+      if (result == CUDA_SUCCESS) {
+        after_module_call(call, data);
+      }
+      break;
+    case Kind::kContext:
+      if (result == CUDA_SUCCESS) {
+        after_context_gone(call, data.functionParams);
+      }
+      break;
+    case Kind::kCapture:
+      // A capture that the driver ends by itself (an invalidated one whose stream is destroyed)
+      // leaves the count too high, which costs a question per launch and nothing else.
+      if (call.hook == Hook::kCaptureBegin && result == CUDA_SUCCESS) {
+        captures_.fetch_add(1, std::memory_order_relaxed);
+      } else if (call.hook == Hook::kCaptureEnd && captures_.load(std::memory_order_relaxed) > 0) {
+        captures_.fetch_sub(1, std::memory_order_relaxed);
+      }
+      break;
+    default:
+      break;
+  }
+  if ((state.call.suppressed || state.call.delivers) &&
+      state.call.correlation == data.correlationId) [[unlikely]] {
+    restore_work(state, call, data.functionParams);
+    result = state.call.delivers ? static_cast<CUresult>(state.call.code) : CUDA_SUCCESS;
+    state.call.suppressed = false;
+    state.call.delivers = false;
+    return;
+  }
+  if (result != CUDA_SUCCESS) [[unlikely]] {
+    after_any_call(state, result);
+  }
+}
+
+}  // namespace gpurecover::agent

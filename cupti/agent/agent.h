@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "classifier/rules.h"
+#include "cupti/agent/cupti_api.h"
+#include "cupti/agent/image_store.h"
+#include "cupti/agent/kernel_table.h"
+#include "cupti/agent/launch_call.h"
+#include "cupti/agent/session.h"
+#include "cupti/agent/thread_state.h"
+#include "cupti/driver_api/device_ops.h"
+#include "cupti/driver_api/driver.h"
+#include "cupti/driver_api/driver_api.h"
+#include "idempotency/memory_map.h"
+#include "inject/plan.h"
+#include "inject/trigger.h"
+#include "recovery/decision.h"
+
+namespace gpurecover::agent {
+
+// A fault of the plan, ready to fire.
+struct ArmedFault {
+  ArmedFault(const inject::Fault& fault, std::uint32_t index, classifier::Pattern pattern)
+      : fault(fault), index(index), pattern(std::move(pattern)), trigger(fault) {}
+  const inject::Fault fault;
+  const std::uint32_t index;  // in the session's plan, later plans appended
+  const classifier::Pattern pattern;
+  inject::Trigger trigger;
+};
+using Plan = std::vector<std::shared_ptr<ArmedFault>>;
+
+// A forged fault at work, from the enter to the exit of its launch.
+struct Injection {
+  std::shared_ptr<ArmedFault> armed;
+  std::uint64_t match = 0;  // which match of the pattern
+  bool runs = false;        // the driver really launches the kernel
+  std::uint64_t noise_seed = 0;
+  std::vector<idempotency::Range> ranges;       // whose content was saved for the damage
+  std::vector<std::uint64_t> offsets;           // of each in the copy
+  std::unique_ptr<driver_api::Scratch> before;  // null: no damage beyond what the kernel does
+  std::unique_ptr<driver_api::Scratch> counter;
+};
+
+// The part of gpurecover that lives in the app's process: one object, made when the driver loads
+// the agent, never destroyed, since callbacks may come until the process is gone.
+//
+// Discipline: a callback of the agent's own calls does nothing (ThreadState::inside); no lock of
+// the agent's is held across a driver call; nothing throws out of a callback; whatever goes wrong
+// inside, the app's call is made as the app made it.
+class Agent {
+ public:
+  // Called once, from InitializeInjection.
+  static void start();
+
+ private:
+  Agent() = default;
+
+  static void CUPTIAPI on_callback(void* self, CUpti_CallbackDomain domain, CUpti_CallbackId cbid,
+                                   const void* data);
+  void dispatch(ThreadState& state, std::uint32_t cbid, const CUpti_CallbackData& data);
+  void on_enter(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                const CUpti_CallbackData& data);
+  void on_exit(ThreadState& state, const driver_api::Call& call, const CUpti_CallbackData& data,
+               CUresult& result);
+
+  // attach.cpp
+  bool subscribe(std::string& error);
+  void enable_callbacks();
+  void enable_for_plan();
+  // Tries out, at the first callback, that return values and parameters can be changed; the agent
+  // stays passive if not.
+  void settle();
+  bool probe();
+  void give_up(const std::string& reason);
+  protocol::Attached describe();
+
+  // memory_hooks.cpp: keeps the memory map and the image store true.
+  void before_free(ThreadState& state, const driver_api::Call& call, const void* params);
+  void after_free(ThreadState& state, CUresult result);
+  void after_alloc(const driver_api::Call& call, const CUpti_CallbackData& data);
+  void after_module_call(const driver_api::Call& call, const CUpti_CallbackData& data);
+  void before_module_gone(const driver_api::Call& call, const void* params);
+  void after_context_gone(const driver_api::Call& call, const void* params);
+  void insert(std::uint64_t address, std::uint64_t size, idempotency::AllocationKind kind,
+              bool host_visible, CUcontext context);
+
+  // launch_hooks.cpp
+  void before_launch(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                     const CUpti_CallbackData& data);
+  void after_launch(ThreadState& state, CUresult& result);
+  Kernel* kernel_of(ThreadState& state, const LaunchCall& launch, CUcontext context,
+                    const char* symbol);
+  Judgement judge(ThreadState& state, Kernel& kernel, const LaunchCall& launch);
+  // Fills state.verdict. False if there is neither summary nor declaration.
+  bool decide(ThreadState& state, const Kernel& kernel, const LaunchCall& launch);
+  void tell_kernel(Kernel& kernel, const idempotency::Verdict& verdict);
+  // Why a launch with this verdict is not protected; empty if it is.
+  std::string unprotected_reason(const idempotency::Verdict& verdict) const;
+  bool capturing(CUstream stream);
+  bool trusts(idempotency::Trust trust) const;
+
+  // injection.cpp
+  void take_new_plan();
+  void arm(const std::vector<inject::Fault>& faults);
+  void look_for_fault(ThreadState& state, Kernel& kernel);
+  void begin_injection(ThreadState& state, std::shared_ptr<ArmedFault> armed, std::uint64_t match);
+  void end_injection(ThreadState& state, CUresult& result);
+  bool save_for_damage(ThreadState& state, Injection& injection);
+  CUresult do_damage(ThreadState& state, Injection& injection);
+
+  // fault_handling.cpp
+  struct Incident {
+    std::int32_t code = 0;
+    recovery::Phase phase = recovery::Phase::kRun;
+    const Injection* injection = nullptr;
+    bool context_healthy = false;
+    Kernel* kernel = nullptr;  // null: it is not known which
+  };
+  // Deals with a failure met at the exit of a launch; true if it was recovered.
+  bool handle_failure(ThreadState& state, const Incident& incident);
+  // A launch returned an error that nobody forged; `result` becomes success if it was recovered.
+  void after_real_failure(ThreadState& state, CUresult& result);
+  // Any other call did.
+  void after_any_call(ThreadState& state, CUresult result);
+  // CUDA_SUCCESS if later calls of the context still work, else what they return.
+  CUresult health_of_context(const LaunchCall& launch);
+  void suppress_work(ThreadState& state, const driver_api::Call& call, const void* params);
+  void restore_work(ThreadState& state, const driver_api::Call& call, const void* params);
+
+  Session session_;
+  Cupti cupti_{};
+  CUpti_SubscriberHandle subscriber_ = nullptr;
+  driver_api::Driver driver_{};
+  driver_api::DeviceOps ops_{driver_};
+  idempotency::MemoryMap memory_;
+  ImageStore images_;
+  KernelTable kernels_{driver_, session_, images_};
+
+  std::atomic<bool> passive_{false};
+  std::once_flag settled_;
+  std::atomic<int> probe_step_{0};  // of the probe under way
+  int probe_target_ = 0;
+  std::mutex contexts_mutex_;
+  std::map<CUcontext, CUdevice> devices_;  // of contexts that have been seen
+
+  std::atomic<std::int32_t> captures_{0};  // streams that capture now, as far as is known
+  std::atomic<bool> dead_{false};          // a sticky error has been met
+  std::atomic<bool> stopped_{false};       // a `stop` rule has won
+  // The code of a forged error that was not recovered and that no call has returned yet.
+  std::atomic<std::int32_t> held_back_{0};
+
+  std::atomic<const Plan*> plan_{nullptr};  // superseded plans are kept: a thread may look at one
+  std::atomic<std::uint32_t> plan_generation_{0};
+  std::mutex arm_mutex_;
+  std::once_flag plan_callbacks_;
+
+  // Set while a thread works on a fault: the launches, copies and frees of other threads wait, so
+  // that they neither see its noise nor write into what it compares.
+  std::atomic<std::uint64_t> working_thread_{0};
+  bool begin_work();
+  void end_work();
+  void wait_for_work_of_others();
+
+  friend struct ThreadState;
+};
+
+}  // namespace gpurecover::agent

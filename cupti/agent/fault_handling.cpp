@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A failure was met: what it is, what the rules say, and what is done about it.
+
+#include <cstdio>
+#include <cstring>
+
+#include "classifier/catalogue.h"
+#include "cupti/agent/agent.h"
+#include "recovery/replay.h"
+
+namespace gpurecover::agent {
+namespace {
+
+using driver_api::Hook;
+using driver_api::Kind;
+using recovery::Phase;
+using recovery::Step;
+
+recovery::Action to_recovery(classifier::Action action) {
+  switch (action) {
+    case classifier::Action::replay:
+      return recovery::Action::kReplay;
+    case classifier::Action::retry:
+      return recovery::Action::kRetry;
+    case classifier::Action::return_:
+      return recovery::Action::kReturn;
+    case classifier::Action::stop:
+      return recovery::Action::kStop;
+  }
+  return recovery::Action::kReturn;
+}
+
+std::string describe_stream(const LaunchCall& launch) {
+  CUstream const stream = launch.explicit_stream();
+  if (stream == CU_STREAM_LEGACY) {
+    return "legacy";
+  }
+  if (stream == CU_STREAM_PER_THREAD) {
+    return "per-thread";
+  }
+  char text[32];
+  std::snprintf(text, sizeof text, "%p", static_cast<void*>(stream));
+  return text;
+}
+
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+// The parameter that says how much a copy or a set does; zero makes the driver do nothing.
+// Layouts: generated_cuda_meta.h of CUDA 13.0.
+std::size_t& amount_of(Hook hook, void* params) {
+  switch (hook) {
+    case Hook::kSet1d:
+      return static_cast<cuMemsetD8Async_params*>(params)->N;
+    case Hook::kSet2d:
+      return static_cast<cuMemsetD2D8Async_params*>(params)->Width;
+    default:
+      return static_cast<cuMemcpyHtoD_v2_params*>(params)->ByteCount;
+  }
+}
+
+}  // namespace
+
+CUresult Agent::health_of_context(const LaunchCall& launch) {
+  const driver_api::RelaxedCapture relaxed(driver_);
+  // While a stream captures, the context may not be waited for; then the cheaper question must do,
+  // which answers with a sticky code too (measured on an H200, driver 580).
+  if (captures_.load(std::memory_order_relaxed) > 0) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return driver_.cuStreamIsCapturing(launch.explicit_stream(), &status);
+  }
+  // Waiting also keeps an out-of-memory from hiding a sticky error of earlier work.
+  return driver_.cuCtxSynchronize();
+}
+
+void Agent::after_real_failure(ThreadState& state, CUresult& result) {
+  state.call.entered = std::chrono::steady_clock::now();
+  Incident incident;
+  incident.code = static_cast<std::int32_t>(result);
+  incident.kernel = state.call.kernel;
+  incident.phase = Phase::kLaunch;
+  incident.context_healthy = !classifier::is_sticky(incident.code);
+  if (incident.context_healthy) {
+    // Asked only where the answer counts: programs try launches out, and waiting costs them.
+    classifier::Query query;
+    query.code = incident.code;
+    query.phase = classifier::Phase::launch;
+    query.kernel = incident.kernel->name;
+    if (classifier::match(session_.rules(), query).action == classifier::Action::retry) {
+      const CUresult health = health_of_context(state.call.launch);
+      incident.context_healthy = health == CUDA_SUCCESS;
+      if (classifier::is_sticky(static_cast<std::int32_t>(health))) {
+        incident.code = static_cast<std::int32_t>(health);
+      }
+    }
+  }
+  if (!incident.context_healthy) {
+    // A launch also reports what failed before it.
+    incident.phase = Phase::kRun;
+    incident.kernel = nullptr;
+  }
+  if (handle_failure(state, incident)) {
+    result = CUDA_SUCCESS;
+  }
+}
+
+bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
+  const auto met = std::chrono::steady_clock::now();
+  const auto& launch = state.call.launch;
+  const inject::Fault* forged =
+      incident.injection != nullptr ? &incident.injection->armed->fault : nullptr;
+
+  classifier::Query query;
+  query.code = incident.code;
+  query.phase =
+      incident.phase == Phase::kLaunch ? classifier::Phase::launch : classifier::Phase::run;
+  query.kernel = incident.kernel != nullptr ? incident.kernel->name : std::string_view();
+  const classifier::Match match = classifier::match(session_.rules(), query);
+
+  recovery::Failure failure;
+  failure.code = incident.code;
+  failure.phase = incident.phase;
+  failure.action = to_recovery(match.action);
+  failure.max_attempts = match.max_attempts;
+  failure.injected = forged != nullptr;
+  failure.strict = forged != nullptr && forged->strict;
+  failure.context_healthy = incident.context_healthy;
+  failure.one_launch = incident.kernel != nullptr && launch.form != Hook::kGraphLaunch;
+  failure.observe_only = session_.config().level == protocol::Level::kObserve;
+  failure.stopped = stopped_.load();
+
+  protocol::FaultRecord record;
+  record.code = incident.code;
+  record.name = classifier::code_name(incident.code);
+  record.phase = incident.phase == Phase::kLaunch ? "launch" : "run";
+  record.injected = forged != nullptr;
+  record.rule = match.rule_id();
+  record.cls = classifier::to_string(match.cls);
+  record.action = classifier::to_string(match.action);
+  record.message = match.message();
+  record.detect_ms = std::chrono::duration<double, std::milli>(met - state.call.entered).count();
+  if (incident.kernel != nullptr) {
+    decide(state, *incident.kernel, launch);
+    const auto& verdict = state.verdict;
+    failure.verdict = static_cast<recovery::Verdict>(verdict.kind);
+    failure.trusted = trusts(verdict.trust);
+    failure.writes_host_visible = verdict.writes_host_visible;
+    failure.verdict_reason = verdict.reason;
+    failure.trust = idempotency::name_of(verdict.trust);
+    record.kernel = incident.kernel->name;
+    record.launch = session_.launches();
+    record.stream = describe_stream(launch);
+    record.verdict = idempotency::name_of(verdict.kind);
+    if (verdict.kind == idempotency::VerdictKind::kIdempotent) {
+      record.trust = failure.trust;
+    }
+  } else {
+    failure.verdict_reason = "it is not known which launch failed";
+    record.kernel = "(not known)";
+    record.verdict = "unknown";
+  }
+  if (forged != nullptr) {
+    record.repeat = inject::repeat_options(*forged, incident.injection->match);
+  }
+
+  const recovery::Decision decision = recovery::decide(failure);
+  bool recovered = false;
+  record.reason = decision.reason;
+  switch (decision.step) {
+    case Step::kReturn:
+      record.outcome = "returned";
+      break;
+    case Step::kRefuse:
+      record.outcome = "refused";
+      break;
+    case Step::kDecline:
+      record.outcome = "declined";
+      break;
+    case Step::kRetry:
+    case Step::kReplay: {
+      const driver_api::RelaxedCapture relaxed(driver_);
+      recovery::Relaunch again;
+      again.launch = [&] { return relaunch(driver_, launch); };
+      again.stream = launch.explicit_stream();
+      again.code = incident.code;
+      again.max_attempts = match.max_attempts;
+      again.wait_us = [&](std::uint32_t attempt) { return match.wait_us(attempt); };
+      // Not the seed of the damage: noise that equals what the fault left would prove nothing.
+      const std::uint64_t seed =
+          inject::mix(0x6c617374, incident.injection ? incident.injection->noise_seed : 0);
+      const recovery::Result result =
+          decision.step == Step::kRetry
+              ? recovery::retry(again)
+              : recovery::replay(driver_, ops_, again, state.verdict.writes, seed);
+      recovered = result.recovered;
+      record.attempts = result.attempts;
+      record.repeats = result.repeats;
+      record.reason = result.reason;
+      record.outcome = recovered ? "recovered-replay" : result.refused ? "refused" : "returned";
+      break;
+    }
+  }
+  if (match.action == classifier::Action::stop) {
+    stopped_ = true;
+  }
+  if (!incident.context_healthy && classifier::is_sticky(incident.code)) {
+    dead_ = true;
+  }
+  record.recover_ms = milliseconds_since(met);
+  session_.fault(record);
+  return recovered;
+}
+
+void Agent::after_any_call(ThreadState& state, CUresult result) {
+  const auto code = static_cast<std::int32_t>(result);
+  if (!classifier::is_sticky(code) || dead_.load(std::memory_order_relaxed)) {
+    return;
+  }
+  // The first call that meets a real, sticky error. Everything after it fails with the same code,
+  // which is a consequence and no further fault.
+  state.call.entered = std::chrono::steady_clock::now();
+  Incident incident;
+  incident.code = code;
+  incident.phase = Phase::kRun;
+  handle_failure(state, incident);
+}
+
+void Agent::suppress_work(ThreadState& state, const driver_api::Call& call, const void* params) {
+  auto& under_way = state.call;
+  under_way.suppressed = false;
+  under_way.delivers = false;
+  if (call.reports) {
+    // Once, by the first call that looks; of two threads that look at once, one gets it.
+    under_way.code = held_back_.exchange(0);
+    under_way.delivers = under_way.code != 0;
+    if (!under_way.delivers) {
+      return;
+    }
+  }
+  auto* writable = const_cast<void*>(params);
+  switch (call.hook) {
+    case Hook::kCopyLinear:
+    case Hook::kSet1d:
+    case Hook::kSet2d: {
+      std::size_t& amount = amount_of(call.hook, writable);
+      under_way.saved[0] = amount;
+      amount = 0;
+      under_way.suppressed = true;
+      break;
+    }
+    case Hook::kCopy2d: {
+      auto& pointer = static_cast<cuMemcpy2DAsync_v2_params*>(writable)->pCopy;
+      if (pointer != nullptr) {
+        under_way.copy_2d = *pointer;
+        under_way.copy_2d.WidthInBytes = 0;
+        under_way.saved[0] = reinterpret_cast<std::uint64_t>(pointer);
+        pointer = &under_way.copy_2d;
+        under_way.suppressed = true;
+      }
+      break;
+    }
+    case Hook::kCopy3d: {
+      auto& pointer = static_cast<cuMemcpy3DAsync_v2_params*>(writable)->pCopy;
+      if (pointer != nullptr) {
+        under_way.copy_3d = *pointer;
+        under_way.copy_3d.WidthInBytes = 0;
+        under_way.saved[0] = reinterpret_cast<std::uint64_t>(pointer);
+        pointer = &under_way.copy_3d;
+        under_way.suppressed = true;
+      }
+      break;
+    }
+    default:
+      break;
+  }
+}
+
+void Agent::restore_work(ThreadState& state, const driver_api::Call& call, const void* params) {
+  if (!state.call.suppressed) {
+    return;
+  }
+  auto* writable = const_cast<void*>(params);
+  switch (call.hook) {
+    case Hook::kCopyLinear:
+    case Hook::kSet1d:
+    case Hook::kSet2d:
+      amount_of(call.hook, writable) = state.call.saved[0];
+      break;
+    case Hook::kCopy2d:
+      static_cast<cuMemcpy2DAsync_v2_params*>(writable)->pCopy =
+          reinterpret_cast<const CUDA_MEMCPY2D*>(state.call.saved[0]);
+      break;
+    case Hook::kCopy3d:
+      static_cast<cuMemcpy3DAsync_v2_params*>(writable)->pCopy =
+          reinterpret_cast<const CUDA_MEMCPY3D*>(state.call.saved[0]);
+      break;
+    default:
+      break;
+  }
+}
+
+}  // namespace gpurecover::agent

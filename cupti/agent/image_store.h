@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "idempotency/access_summary.h"
+#include "image/image.h"
+#include "image/ptx_ir.h"
+
+namespace gpurecover::agent {
+
+// What is known of a kernel from its image: a summary, or why there is none.
+struct KernelKnowledge {
+  std::shared_ptr<const idempotency::KernelSummary> summary;
+  std::string reason;
+};
+
+// The images of the modules and libraries that the app has loaded. Thread-safe. Never throws but
+// for want of memory; makes no driver call. Images are read when the first kernel of theirs is
+// launched: large programs load far more than they launch.
+class ImageStore {
+ public:
+  // Keeps what was handed to the driver as `owner` (a CUmodule or CUlibrary). Images inside a
+  // loaded file of the program are referred to, for they live as long as the file is loaded; others
+  // are copied, since the app may free them.
+  void add(const void* owner, const void* image);
+  void add_file(const void* owner, const std::string& path);
+  // `alias` (the CUmodule of a CUlibrary) has the image of `owner`.
+  void add_alias(const void* alias, const void* owner);
+  void remove(const void* owner);
+
+  KernelKnowledge summarize(const void* owner, const std::string& symbol,
+                            image::ComputeCapability device);
+
+ private:
+  struct Stored {
+    const void* in_file = nullptr;
+    std::vector<std::byte> copy;
+    std::string problem;  // why it could not be kept
+    bool opened = false;
+    std::string reason;  // why no PTX speaks for it
+    std::shared_ptr<const image::ptx::Module> module;
+  };
+  void open(Stored& stored, image::ComputeCapability device);
+
+  std::mutex mutex_;
+  std::map<const void*, std::shared_ptr<Stored>> images_;
+};
+
+}  // namespace gpurecover::agent

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Forged faults: arming them, letting them fire, and the damage that they leave behind.
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <thread>
+
+#include "classifier/catalogue.h"
+#include "cupti/agent/agent.h"
+
+namespace gpurecover::agent {
+namespace {
+
+using idempotency::Range;
+
+// Other threads are held up for at most this long; a host function that waits for one of them could
+// otherwise keep the drained stream from ever draining.
+constexpr std::chrono::seconds kLongestWork{20};
+
+std::uint64_t this_thread() {
+  return static_cast<std::uint64_t>(::gettid());
+}
+
+}  // namespace
+
+void Agent::arm(const std::vector<inject::Fault>& faults) {
+  if (faults.empty()) {
+    return;
+  }
+  const std::lock_guard lock(arm_mutex_);
+  const Plan* old = plan_.load();
+  auto* plan = new Plan;
+  if (old != nullptr) {
+    *plan = *old;
+  }
+  for (const auto& fault : faults) {
+    const auto index = static_cast<std::uint32_t>(plan->size());
+    auto pattern = classifier::Pattern::compile(fault.kernel);
+    if (!pattern || index >= protocol::kMaxFaultSpecs) {
+      session_.notice(protocol::Severity::kError, pattern ? "the plan holds too many faults"
+                                                          : "bad kernel pattern `" + fault.kernel +
+                                                                "`: " + pattern.error().what);
+      continue;
+    }
+    plan->push_back(std::make_shared<ArmedFault>(fault, index, std::move(*pattern)));
+  }
+  plan_.store(plan);
+  plan_generation_.fetch_add(1);
+}
+
+void Agent::take_new_plan() {
+  thread_local std::vector<inject::Fault> faults;
+  if (!session_.take_new_plan(faults)) [[likely]] {
+    return;
+  }
+  arm(faults);
+  faults.clear();
+  enable_for_plan();
+}
+
+void Agent::look_for_fault(ThreadState& state, Kernel& kernel) {
+  const Plan& plan = *plan_.load();
+  const std::uint32_t generation = plan_generation_.load();
+  if (kernel.plan_generation.load() != generation) {
+    std::uint64_t matches = 0;
+    for (const auto& armed : plan) {
+      // Graph launches match by their own word only: `*` means kernels.
+      const bool graph = armed->fault.kernel == "graph";
+      const bool is_graph = kernel.symbol == "graph";
+      if (graph == is_graph && armed->pattern.matches(kernel.name)) {
+        matches |= std::uint64_t{1} << armed->index;
+      }
+    }
+    kernel.plan_matches.store(matches);
+    kernel.plan_generation.store(generation);
+  }
+  const std::uint64_t matches = kernel.plan_matches.load();
+  if (matches == 0) {
+    return;
+  }
+  std::shared_ptr<ArmedFault> fires;
+  std::uint64_t match = 0;
+  for (const auto& armed : plan) {
+    if ((matches >> armed->index & 1) == 0) {
+      continue;
+    }
+    session_.page().matched[armed->index].fetch_add(1, std::memory_order_relaxed);
+    // Each fault counts its matches, also where another one fires.
+    const std::uint64_t at = armed->trigger.on_match();
+    if (at != 0 && fires == nullptr) {
+      fires = armed;
+      match = at;
+    }
+  }
+  if (fires != nullptr) {
+    begin_injection(state, std::move(fires), match);
+  }
+}
+
+bool Agent::begin_work() {
+  const auto deadline = std::chrono::steady_clock::now() + kLongestWork;
+  std::uint64_t nobody = 0;
+  while (!working_thread_.compare_exchange_strong(nobody, this_thread())) {
+    working_thread_.wait(nobody);
+    nobody = 0;
+    if (std::chrono::steady_clock::now() > deadline) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Agent::end_work() {
+  working_thread_.store(0);
+  working_thread_.notify_all();
+}
+
+void Agent::wait_for_work_of_others() {
+  const auto deadline = std::chrono::steady_clock::now() + kLongestWork;
+  for (;;) {
+    const std::uint64_t worker = working_thread_.load();
+    if (worker == 0 || worker == this_thread()) {
+      return;
+    }
+    if (std::chrono::steady_clock::now() > deadline) {
+      return;
+    }
+    // Bounded naps rather than a wait without end: the worker may itself be waiting for us.
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
+bool Agent::save_for_damage(ThreadState& state, Injection& injection) {
+  // What the kernel may change: its write ranges, or, where they are not known, all device memory.
+  if (state.verdict.kind != idempotency::VerdictKind::kUnknown) {
+    injection.ranges = state.verdict.writes;
+  } else {
+    for (const auto& allocation : memory_.snapshot()) {
+      if (!allocation.host_visible && allocation.kind != idempotency::AllocationKind::kArray) {
+        injection.ranges.push_back({allocation.address, allocation.end()});
+      }
+    }
+  }
+  std::uint64_t size = 0;
+  for (const Range& range : injection.ranges) {
+    injection.offsets.push_back(size);
+    size += (range.end - range.begin + 255) / 256 * 256;
+  }
+  injection.before = std::make_unique<driver_api::Scratch>(driver_);
+  injection.counter = std::make_unique<driver_api::Scratch>(driver_);
+  CUstream const stream = state.call.launch.explicit_stream();
+  bool saved = injection.before->allocate(size) && injection.counter->allocate(8) &&
+               ops_.prepare() == CUDA_SUCCESS;
+  for (std::size_t i = 0; saved && i < injection.ranges.size(); ++i) {
+    saved = driver_.cuMemcpyDtoDAsync(
+                injection.before->get() + injection.offsets[i], injection.ranges[i].begin,
+                injection.ranges[i].end - injection.ranges[i].begin, stream) == CUDA_SUCCESS;
+  }
+  saved = saved && driver_.cuMemsetD8Async(injection.counter->get(), 0, 8, stream) == CUDA_SUCCESS;
+  return driver_.cuStreamSynchronize(stream) == CUDA_SUCCESS && saved;
+}
+
+void Agent::begin_injection(ThreadState& state, std::shared_ptr<ArmedFault> armed,
+                            std::uint64_t match) {
+  auto& under_way = state.call;
+  under_way.entered = std::chrono::steady_clock::now();
+  if (!begin_work()) {
+    session_.notice(protocol::Severity::kError,
+                    "a fault did not fire: other threads did not come to rest");
+    return;
+  }
+  const driver_api::RelaxedCapture relaxed(driver_);
+  // Everything before is to be complete, so that this one launch is in question and nothing else.
+  if (driver_.cuCtxSynchronize() != CUDA_SUCCESS) {
+    end_work();
+    return;  // an error of the app's own, which its next call will meet
+  }
+  session_.page().fired[armed->index].fetch_add(1, std::memory_order_relaxed);
+  auto injection = std::make_unique<Injection>();
+  injection->match = match;
+  injection->noise_seed = inject::mix(armed->fault.seed, match);
+  const auto damage = armed->fault.damage;
+  // A kind that is not sticky is the launch's own error: the kernel never ran.
+  injection->runs = armed->fault.sticky && damage != inject::Damage::kNone;
+  if (injection->runs && damage != inject::Damage::kWhole) {
+    decide(state, *under_way.kernel, under_way.launch);
+    if (!save_for_damage(state, *injection)) {
+      injection->before.reset();
+      session_.notice(protocol::Severity::kWarning,
+                      "no room to save what the kernel changes: the injected fault leaves its "
+                      "output whole instead of damaged");
+    }
+  }
+  if (!injection->runs) {
+    suppress(under_way.launch, under_way.suppressed_config);
+  }
+  injection->armed = std::move(armed);
+  under_way.injection = std::move(injection);
+}
+
+CUresult Agent::do_damage(ThreadState& state, Injection& injection) {
+  CUstream const stream = state.call.launch.explicit_stream();
+  CUresult code = CUDA_SUCCESS;
+  for (std::size_t i = 0; code == CUDA_SUCCESS && i < injection.ranges.size(); ++i) {
+    const CUdeviceptr data = injection.ranges[i].begin;
+    const std::uint64_t size = injection.ranges[i].end - injection.ranges[i].begin;
+    const CUdeviceptr before = injection.before->get() + injection.offsets[i];
+    const std::uint64_t seed = injection.noise_seed + injection.offsets[i];
+    code = injection.armed->fault.damage == inject::Damage::kPartial
+               ? ops_.undo_partly(stream, data, before, size, seed, injection.counter->get())
+               : ops_.scribble(stream, data, before, size, seed, injection.counter->get());
+  }
+  std::uint64_t damaged = 0;
+  if (code == CUDA_SUCCESS) {
+    code = driver_.cuMemcpyDtoHAsync(&damaged, injection.counter->get(), sizeof damaged, stream);
+  }
+  if (code == CUDA_SUCCESS) {
+    code = driver_.cuStreamSynchronize(stream);
+  }
+  if (code == CUDA_SUCCESS) {
+    session_.notice(protocol::Severity::kInfo, "injected damage: " + std::to_string(damaged) +
+                                                   " bytes of `" + state.call.kernel->name + "`");
+  }
+  // The copy is not needed any more, and the recovery may need the room.
+  injection.before.reset();
+  injection.counter.reset();
+  return code;
+}
+
+void Agent::end_injection(ThreadState& state, CUresult& result) {
+  auto& under_way = state.call;
+  Injection& injection = *under_way.injection;
+  struct EndWork {
+    Agent& agent;
+    ~EndWork() { agent.end_work(); }
+  } const end{*this};
+  const driver_api::RelaxedCapture relaxed(driver_);
+
+  Incident incident;
+  incident.kernel = under_way.kernel;
+  if (!injection.runs) {
+    restore(under_way.launch);
+    result = CUDA_SUCCESS;
+  } else {
+    // Until regions exist, the launch in question is waited for, so that it is exactly one.
+    CUresult code = result;
+    if (code == CUDA_SUCCESS) {
+      code = driver_.cuStreamSynchronize(under_way.launch.explicit_stream());
+    }
+    if (code == CUDA_SUCCESS && injection.before != nullptr) {
+      code = do_damage(state, injection);
+    }
+    if (code != CUDA_SUCCESS) {
+      // It failed by itself. That is what the app gets; the forged fault has no say any more.
+      result = code;
+      after_real_failure(state, result);
+      return;
+    }
+  }
+
+  incident.code = injection.armed->fault.code;
+  incident.injection = &injection;
+  incident.phase = injection.armed->fault.sticky ? recovery::Phase::kRun : recovery::Phase::kLaunch;
+  incident.context_healthy = true;
+  if (handle_failure(state, incident)) {
+    return;
+  }
+  if (incident.phase == recovery::Phase::kLaunch) {
+    result = static_cast<CUresult>(incident.code);
+  } else {
+    // As after a real one: the next call that looks finds it, and nothing runs until then.
+    held_back_.store(incident.code);
+  }
+}
+
+}  // namespace gpurecover::agent

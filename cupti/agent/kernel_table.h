@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cupti/agent/image_store.h"
+#include "cupti/agent/session.h"
+#include "cupti/driver_api/driver.h"
+#include "idempotency/verdict.h"
+
+namespace gpurecover::agent {
+
+// Where the variables of a kernel's module lie in its context, as far as its summary asks.
+class ModuleSymbols : public idempotency::SymbolRanges {
+ public:
+  std::optional<idempotency::Range> find(std::string_view name) const override;
+  std::vector<std::pair<std::string, idempotency::Range>> ranges;
+};
+
+// Everything that stays the same from launch to launch of one kernel in one context. Immutable once
+// published, but for the atomics. Never freed: a launch may still look at one whose module goes.
+struct Kernel {
+  std::uint32_t row = 0;  // in the shared page
+  std::string symbol;
+  std::string name;  // base name, as rules and plans know it
+  std::vector<idempotency::ArgumentSlot> layout;
+  std::uint32_t param_bytes = 0;
+  std::shared_ptr<const idempotency::KernelSummary> summary;  // null: see unknown_reason
+  std::shared_ptr<const idempotency::KernelSummary> declared;
+  std::string unknown_reason;
+  ModuleSymbols symbols;
+
+  // Which faults of the plan have a pattern that matches, as a bit set, and for which plan it was
+  // worked out.
+  std::atomic<std::uint64_t> plan_matches{0};
+  std::atomic<std::uint32_t> plan_generation{~0U};
+  // The gravest verdict told to the supervisor so far, plus one.
+  std::atomic<std::uint32_t> told{0};
+};
+
+// Kernels by handle. Thread-safe.
+class KernelTable {
+ public:
+  KernelTable(const driver_api::Driver& driver, Session& session, ImageStore& images)
+      : driver_(driver), session_(session), images_(images) {}
+
+  // The record of a launched handle (CUfunction or CUkernel) in a context, made at its first
+  // launch: then it asks the driver and reads the image. `symbol_hint` is CUPTI's symbolName or
+  // null. Null only for want of memory.
+  Kernel* find(CUfunction handle, CUcontext context, const char* symbol_hint);
+  // The record that stands for graph launches.
+  Kernel* graph();
+
+  // The app asked for the function of a kernel: the function has the kernel's image.
+  void add_function_of_kernel(CUfunction function, CUkernel kernel);
+  // Handles of an unloaded module or a destroyed context may come again for something else.
+  void invalidate();
+  std::uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
+
+ private:
+  std::unique_ptr<Kernel> make(CUfunction handle, CUcontext context, const char* symbol_hint);
+  image::ComputeCapability device_of_current_context();
+
+  const driver_api::Driver& driver_;
+  Session& session_;
+  ImageStore& images_;
+  std::mutex mutex_;
+  std::map<std::pair<CUfunction, CUcontext>, Kernel*> kernels_;
+  std::map<CUfunction, CUkernel> functions_of_kernels_;
+  std::vector<std::unique_ptr<Kernel>> all_;
+  Kernel* graph_ = nullptr;
+  std::atomic<std::uint64_t> generation_{1};
+};
+
+// The packed parameter block of a launch, gathered from `kernel_params` or `extra`. False if
+// neither gives all of it.
+bool gather_arguments(const Kernel& kernel, void* const* kernel_params, void* const* extra,
+                      std::vector<std::byte>& out);
+
+}  // namespace gpurecover::agent

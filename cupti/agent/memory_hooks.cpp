@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the app's calls say about its memory and its modules.
+
+#include "cupti/agent/agent.h"
+
+namespace gpurecover::agent {
+namespace {
+
+using driver_api::Hook;
+using idempotency::AllocationKind;
+
+template <class T>
+const T& as(const void* params) {
+  return *static_cast<const T*>(params);
+}
+
+}  // namespace
+
+void Agent::insert(std::uint64_t address, std::uint64_t size, AllocationKind kind,
+                   bool host_visible, CUcontext context) {
+  if (address == 0) {
+    return;
+  }
+  idempotency::Allocation allocation;
+  allocation.address = address;
+  allocation.size = size;
+  allocation.kind = kind;
+  allocation.host_visible = host_visible;
+  allocation.owner = reinterpret_cast<std::uint64_t>(context);
+  memory_.insert(allocation);
+}
+
+void Agent::after_alloc(const driver_api::Call& call, const CUpti_CallbackData& data) {
+  const void* params = data.functionParams;
+  CUcontext const context = data.context;
+  switch (call.hook) {
+    case Hook::kAllocDevice: {
+      const auto& p = as<cuMemAlloc_v2_params>(params);
+      insert(*p.dptr, p.bytesize, AllocationKind::kDevice, false, context);
+      break;
+    }
+    case Hook::kAllocPitch: {
+      const auto& p = as<cuMemAllocPitch_v2_params>(params);
+      insert(*p.dptr, *p.pPitch * p.Height, AllocationKind::kPitched, false, context);
+      break;
+    }
+    case Hook::kAllocManaged: {
+      const auto& p = as<cuMemAllocManaged_params>(params);
+      insert(*p.dptr, p.bytesize, AllocationKind::kManaged, true, context);
+      break;
+    }
+    // Pinned and registered memory has the same address on the device as on the host where unified
+    // addressing is there, which is everywhere that CUDA 13 runs; where a registration has another
+    // device address, a kernel's pointer is in no known allocation, and the verdict `unknown`.
+    case Hook::kAllocHost: {
+      const auto& p = as<cuMemAllocHost_v2_params>(params);
+      insert(reinterpret_cast<std::uint64_t>(*p.pp), p.bytesize, AllocationKind::kPinnedHost, true,
+             context);
+      break;
+    }
+    case Hook::kHostAlloc: {
+      const auto& p = as<cuMemHostAlloc_params>(params);
+      insert(reinterpret_cast<std::uint64_t>(*p.pp), p.bytesize, AllocationKind::kPinnedHost, true,
+             context);
+      break;
+    }
+    case Hook::kHostRegister: {
+      const auto& p = as<cuMemHostRegister_v2_params>(params);
+      insert(reinterpret_cast<std::uint64_t>(p.p), p.bytesize, AllocationKind::kHostRegistered,
+             true, context);
+      break;
+    }
+    case Hook::kAllocAsync: {
+      const auto& p = as<cuMemAllocAsync_params>(params);
+      insert(*p.dptr, p.bytesize, AllocationKind::kStreamOrdered, false, context);
+      break;
+    }
+    case Hook::kAllocFromPool: {
+      const auto& p = as<cuMemAllocFromPoolAsync_params>(params);
+      insert(*p.dptr, p.bytesize, AllocationKind::kStreamOrdered, false, context);
+      break;
+    }
+    case Hook::kMap: {
+      // Not of a context: it stays when contexts go (cuda.h, cuCtxDestroy).
+      const auto& p = as<cuMemMap_params>(params);
+      insert(p.ptr, p.size, AllocationKind::kVirtual, false, nullptr);
+      break;
+    }
+    case Hook::kPoolImport:
+    case Hook::kIpcOpen: {
+      // Another process has it too. The driver knows how far it goes.
+      const CUdeviceptr address = call.hook == Hook::kIpcOpen
+                                      ? *as<cuIpcOpenMemHandle_v2_params>(params).pdptr
+                                      : *as<cuMemPoolImportPointer_params>(params).ptr_out;
+      CUdeviceptr base = 0;
+      std::size_t size = 0;
+      if (driver_.cuMemGetAddressRange(&base, &size, address) == CUDA_SUCCESS) {
+        insert(base, size, AllocationKind::kIpcImport, true, context);
+      }
+      break;
+    }
+    case Hook::kExternalBuffer: {
+      const auto& p = as<cuExternalMemoryGetMappedBuffer_params>(params);
+      if (p.bufferDesc != nullptr) {
+        insert(*p.devPtr, p.bufferDesc->size, AllocationKind::kExternal, true, context);
+      }
+      break;
+    }
+    default:
+      break;
+  }
+}
+
+// A free is recorded before it happens: afterwards another thread may have been given the same
+// address already. What it removed is put back if the driver refuses.
+void Agent::before_free(ThreadState& state, const driver_api::Call& call, const void* params) {
+  std::uint64_t address = 0;
+  switch (call.hook) {
+    case Hook::kFreeDevice:
+      address = as<cuMemFree_v2_params>(params).dptr;
+      break;
+    case Hook::kFreeHost:
+      address = reinterpret_cast<std::uint64_t>(as<cuMemFreeHost_params>(params).p);
+      break;
+    case Hook::kHostUnregister:
+      address = reinterpret_cast<std::uint64_t>(as<cuMemHostUnregister_params>(params).p);
+      break;
+    case Hook::kFreeAsync:
+      if (captures_.load(std::memory_order_relaxed) != 0 &&
+          capturing(as<cuMemFreeAsync_params>(params).hStream)) {
+        return;  // recorded into a graph, not done
+      }
+      address = as<cuMemFreeAsync_params>(params).dptr;
+      break;
+    case Hook::kIpcClose: {
+      const auto found = memory_.find(as<cuIpcCloseMemHandle_params>(params).dptr);
+      address = found ? found.found[0].address : 0;
+      break;
+    }
+    case Hook::kUnmap: {
+      const auto& p = as<cuMemUnmap_params>(params);
+      for (std::uint64_t at = p.ptr; at < p.ptr + p.size;) {
+        const auto found = memory_.find(at);
+        if (!found) {
+          break;
+        }
+        at = found.found[0].end();
+        state.call.freed.push_back(found.found[0]);
+      }
+      memory_.erase_range(p.ptr, p.size);
+      return;
+    }
+    default:
+      return;
+  }
+  if (address != 0) {
+    if (const auto erased = memory_.erase(address)) {
+      state.call.freed.push_back(*erased);
+    }
+  }
+}
+
+void Agent::after_free(ThreadState& state, CUresult result) {
+  if (result != CUDA_SUCCESS) {
+    for (const auto& allocation : state.call.freed) {
+      memory_.insert(allocation);
+    }
+  }
+  state.call.freed.clear();
+}
+
+void Agent::after_module_call(const driver_api::Call& call, const CUpti_CallbackData& data) {
+  const void* params = data.functionParams;
+  switch (call.hook) {
+    case Hook::kModuleLoadFile: {
+      const auto& p = as<cuModuleLoad_params>(params);
+      images_.add_file(*p.module, p.fname);
+      break;
+    }
+    case Hook::kModuleLoadData: {
+      const auto& p = as<cuModuleLoadData_params>(params);
+      images_.add(*p.module, p.image);
+      break;
+    }
+    case Hook::kModuleLoadDataEx: {
+      const auto& p = as<cuModuleLoadDataEx_params>(params);
+      images_.add(*p.module, p.image);
+      break;
+    }
+    case Hook::kModuleLoadFatbin: {
+      const auto& p = as<cuModuleLoadFatBinary_params>(params);
+      images_.add(*p.module, p.fatCubin);
+      break;
+    }
+    case Hook::kLibraryLoadData: {
+      const auto& p = as<cuLibraryLoadData_params>(params);
+      images_.add(*p.library, p.code);
+      break;
+    }
+    case Hook::kLibraryLoadFile: {
+      const auto& p = as<cuLibraryLoadFromFile_params>(params);
+      images_.add_file(*p.library, p.fileName);
+      break;
+    }
+    case Hook::kLibraryGetModule: {
+      const auto& p = as<cuLibraryGetModule_params>(params);
+      images_.add_alias(*p.pMod, p.library);
+      break;
+    }
+    case Hook::kKernelGetFunction: {
+      const auto& p = as<cuKernelGetFunction_params>(params);
+      kernels_.add_function_of_kernel(*p.pFunc, p.kernel);
+      break;
+    }
+    // The app holds the address of a module's variable: pointers into it may be kernel arguments.
+    case Hook::kModuleGetGlobal: {
+      const auto& p = as<cuModuleGetGlobal_v2_params>(params);
+      if (p.dptr != nullptr && p.bytes != nullptr) {
+        insert(*p.dptr, *p.bytes, AllocationKind::kModuleGlobal, false, data.context);
+      }
+      break;
+    }
+    case Hook::kLibraryGetGlobal: {
+      const auto& p = as<cuLibraryGetGlobal_params>(params);
+      if (p.dptr != nullptr && p.bytes != nullptr) {
+        insert(*p.dptr, *p.bytes, AllocationKind::kModuleGlobal, false, data.context);
+      }
+      break;
+    }
+    case Hook::kLibraryGetManaged: {
+      const auto& p = as<cuLibraryGetManaged_params>(params);
+      if (p.dptr != nullptr && p.bytes != nullptr) {
+        insert(*p.dptr, *p.bytes, AllocationKind::kModuleGlobal, true, data.context);
+      }
+      break;
+    }
+    default:
+      break;
+  }
+}
+
+// Before, as with frees: afterwards the handle may be another module's.
+void Agent::before_module_gone(const driver_api::Call& call, const void* params) {
+  if (call.hook == Hook::kModuleUnload) {
+    images_.remove(as<cuModuleUnload_params>(params).hmod);
+  } else {
+    images_.remove(as<cuLibraryUnload_params>(params).library);
+  }
+  kernels_.invalidate();
+}
+
+void Agent::after_context_gone(const driver_api::Call& call, const void* params) {
+  std::vector<CUcontext> gone;
+  if (call.hook == Hook::kContextDestroy) {
+    gone.push_back(as<cuCtxDestroy_v2_params>(params).ctx);
+  } else {
+    // The primary context of a device: gone if it is not active any more.
+    const CUdevice device = as<cuDevicePrimaryCtxReset_v2_params>(params).dev;
+    unsigned flags = 0;
+    int active = 1;
+    if (driver_.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS &&
+        active == 0) {
+      const std::lock_guard lock(contexts_mutex_);
+      for (const auto& [context, on] : devices_) {
+        if (on == device) {
+          gone.push_back(context);
+        }
+      }
+    }
+  }
+  for (CUcontext const context : gone) {
+    memory_.erase_owner(reinterpret_cast<std::uint64_t>(context));
+    ops_.forget(context);
+    const std::lock_guard lock(contexts_mutex_);
+    devices_.erase(context);
+  }
+  if (!gone.empty()) {
+    kernels_.invalidate();
+  }
+}
+
+}  // namespace gpurecover::agent

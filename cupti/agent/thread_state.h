@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cupti/agent/kernel_table.h"
+#include "cupti/agent/launch_call.h"
+#include "idempotency/memory_map.h"
+#include "idempotency/verdict.h"
+
+namespace gpurecover::agent {
+
+struct Injection;
+
+// The verdict of a launch as far as the hot path needs it.
+struct Judgement {
+  idempotency::VerdictKind kind = idempotency::VerdictKind::kUnknown;
+  bool is_protected = false;
+  std::uint32_t reason_id = 0;  // why not protected
+};
+
+// What one thread has judged lately. An entry counts only if kernel, arguments (all bytes),
+// dimensions and the generations of memory map and kernel table are the same.
+struct CachedJudgement {
+  const Kernel* kernel = nullptr;
+  std::uint64_t map_generation = 0;
+  std::uint64_t kernel_generation = 0;
+  std::uint32_t dimensions[7] = {};
+  std::vector<std::byte> arguments;
+  Judgement judgement;
+};
+
+struct CachedHandle {
+  CUfunction handle = nullptr;
+  CUcontext context = nullptr;
+  std::uint64_t generation = 0;
+  Kernel* kernel = nullptr;
+};
+
+// How the app's call under way is dealt with, from its enter to its exit callback.
+struct CallUnderWay {
+  // Of the call that the rest is about: the driver may call itself meanwhile.
+  std::uint32_t correlation = 0;
+  bool ignored = false;     // of a launch: capturing, or not to be looked at
+  bool suppressed = false;  // the driver is made to refuse it
+  bool delivers = false;    // the error held back is returned by it
+  std::int32_t code = 0;    // which
+  LaunchCall launch;
+  CUlaunchConfig suppressed_config{};
+  CUDA_MEMCPY2D copy_2d{};
+  CUDA_MEMCPY3D copy_3d{};
+  std::uint64_t saved[2] = {0, 0};  // what suppression overwrote
+  Kernel* kernel = nullptr;
+  std::chrono::steady_clock::time_point entered;
+  std::vector<idempotency::Allocation> freed;  // to be put back if the free fails
+  std::unique_ptr<Injection> injection;
+};
+
+// The agent's state of one thread. All of it is used inside the thread's own callbacks only.
+struct ThreadState {
+  ThreadState();
+  ~ThreadState();
+
+  bool inside = false;  // our own calls must not be taken for the app's
+  CallUnderWay call;
+  std::vector<std::byte> arguments;
+  idempotency::Verdict verdict;
+  static constexpr std::size_t kJudgements = 256;  // powers of two
+  static constexpr std::size_t kHandles = 256;
+  std::array<CachedJudgement, kJudgements> judgements;
+  std::array<CachedHandle, kHandles> handles;
+};
+
+}  // namespace gpurecover::agent

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "cupti/driver_api/device_ops.h"
+#include "cupti/driver_api/driver.h"
+#include "idempotency/verdict.h"
+
+// Re-execution inside the process, for failures that left its context alive.
+namespace gpurecover::recovery {
+
+struct Relaunch {
+  // Enqueues the launch again, with the app's own arguments; called within the app's launch call,
+  // while these are still there.
+  std::function<CUresult()> launch;
+  CUstream stream = nullptr;
+  std::int32_t code = 0;  // the failure's
+  std::uint32_t max_attempts = 0;
+  // Microseconds to wait before attempt n, from 1.
+  std::function<std::uint64_t(std::uint32_t)> wait_us;
+};
+
+struct Result {
+  bool recovered = false;
+  std::uint32_t attempts = 0;  // re-executions begun; the two runs of a last check are one
+  bool repeats = false;        // the same code came back
+  std::string reason;          // why not, if it was not recovered
+  bool refused = false;        // for safety, rather than for want of success
+};
+
+// The kernel never ran: launches it again until that succeeds. The calling thread waits.
+Result retry(const Relaunch& relaunch);
+
+// The kernel may have run in part and does not read what it writes: executes it again with the last
+// check of DESIGN section 5. `writes` are all bytes that it may write; nothing else may use them
+// meanwhile, so the caller has drained the device. On anything but success these bytes hold again
+// what they held at the call. The calling thread waits for the device.
+Result replay(const driver_api::Driver& driver, driver_api::DeviceOps& ops,
+              const Relaunch& relaunch, std::span<const idempotency::Range> writes,
+              std::uint64_t seed);
+
+}  // namespace gpurecover::recovery
