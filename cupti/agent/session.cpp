@@ -92,7 +92,6 @@ bool Session::join(std::string& error) {
   config_ = *config;
   rules_ = *rules;
   plan_ = *plan;
-  plan_generation_ = page_->plan_generation.load();
   return true;
 }
 

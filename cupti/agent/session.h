@@ -65,6 +65,7 @@ class Session {
   std::mutex channel_mutex_;
   protocol::Channel channel_;
   bool lost_ = false;
+  // The page is made for this process, so what was armed since has raised it from 0.
   std::atomic<std::uint32_t> plan_generation_{0};
 
   std::mutex names_mutex_;
