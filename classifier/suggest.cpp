@@ -45,6 +45,10 @@ std::string_view nearest(std::string_view word, const std::vector<std::string_vi
   for (std::string_view candidate : candidates) {
     if (candidate.empty() || candidate.size() > kMaxWord)
       continue;
+    const std::size_t apart = word.size() > candidate.size() ? word.size() - candidate.size()
+                                                             : candidate.size() - word.size();
+    if (apart >= limit)  // the distance is at least that
+      continue;
     const std::size_t d = distance(word, candidate);
     if (d < limit && d < candidate.size()) {
       limit = d;

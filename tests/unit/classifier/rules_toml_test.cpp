@@ -78,6 +78,18 @@ TEST(RuleFile, ValidExamplesReadBack) {
   }
 }
 
+TEST(RuleFile, ExamplesOfTheDocumentationAreGood) {
+  const std::string page = contents(RULES_MD);
+  const std::string fence = "```toml\n";
+  int count = 0;
+  for (auto at = page.find(fence); at != std::string::npos; at = page.find(fence, at + 1)) {
+    const auto begin = at + fence.size();
+    good(page.substr(begin, page.find("```", begin) - begin));
+    ++count;
+  }
+  EXPECT_GE(count, 4);
+}
+
 // Each file holds one kind of problem; beside it lies what is said of it.
 TEST(RuleFile, EveryKindOfProblemIsReported) {
   const auto files = toml_files(CORPUS_DIR "/invalid");
