@@ -33,7 +33,7 @@ enum class RootKind : std::uint8_t {
   kGlobalSymbol,  // the module's global variable symbols[symbol]
   kConstSymbol,   // the module's constant variable symbols[symbol]
   kLoaded,        // a value loaded from global or constant memory, or returned by an atomic
-  kDriver,        // a word that the driver supplies (%envreg)
+  kDriver,        // a word that the driver supplies
   kConstant,      // an address written into the code
   kUnknown,       // anything else
 };
@@ -47,11 +47,18 @@ struct Root {
   bool operator==(const Root&) const = default;
 };
 
-// One way in which an address may have been formed: a sum in which each of `roots` has the
-// coefficient 1 and can be the base pointer; everything else in the sum is an offset. At run time,
-// those roots count whose value lies in a live allocation; if none does, the address is unknown.
+// One way in which an address may have been formed: a sum. Each of `roots` has the coefficient 1 in
+// it and can be the base pointer; everything else is an offset. At run time those roots count whose
+// value lies in a live allocation; if none does, the address is unknown, or null.
 struct Alternative {
   std::vector<Root> roots;
+  // Roots that are subtracted. A live pointer among them cancels a base, so that another term
+  // may be the real one.
+  std::vector<Root> subtracted;
+  // The sum has a term made in other ways than by adding (scaled, masked, narrow, loaded …).
+  bool has_other_terms = false;
+  // One of those may be a pointer by itself (loaded, or put together from pieces).
+  bool may_hide_pointer = false;
   bool operator==(const Alternative&) const = default;
 };
 
@@ -61,7 +68,8 @@ struct AddressExpression;
 struct Access {
   AccessKind kind = AccessKind::kRead;
   MemorySpace space = MemorySpace::kGlobal;
-  std::uint32_t element_bytes = 0;        // of one thread's access, vectors whole; 0: varies
+  // Of one thread's access, vectors whole; the smallest of those put together here; 0: varies.
+  std::uint32_t element_bytes = 0;
   std::vector<Alternative> alternatives;  // any of these; never empty
   std::uint32_t line = 0;                 // of the PTX text, of the first such access
   // A declared range relative to the root's value, in bytes: [begin, end). end == 0: the whole
@@ -82,6 +90,7 @@ struct KernelSummary {
   // Why the analysis says nothing about this kernel; fit for users ("calls a function through a
   // pointer (line 120)"). Not empty: the verdict is `unknown` with the first one.
   std::vector<std::string> defeats;
+  bool complete = false;             // false: no analysis took place; verdict unknown
   bool declared_idempotent = false;  // Origin::kDeclaration with idempotent = true
 };
 

@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "idempotency/verdict.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+
+namespace gpurecover::idempotency {
+namespace {
+
+std::string hex(std::uint64_t value) {
+  char buffer[24];
+  std::snprintf(buffer, sizeof buffer, "0x%llx", static_cast<unsigned long long>(value));
+  return buffer;
+}
+
+// Sorted, and those that overlap or touch made one.
+void merge(std::vector<Range>& ranges) {
+  if (ranges.size() < 2) {
+    return;
+  }
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
+  });
+  std::size_t last = 0;
+  for (std::size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[i].begin <= ranges[last].end) {
+      ranges[last].end = std::max(ranges[last].end, ranges[i].end);
+    } else {
+      ranges[++last] = ranges[i];
+    }
+  }
+  ranges.resize(last + 1);
+}
+
+// The overlap of two merged lists, added to `out`.
+void intersect(const std::vector<Range>& a, const std::vector<Range>& b, std::vector<Range>& out) {
+  std::size_t i = 0, j = 0;
+  while (i < a.size() && j < b.size()) {
+    const std::uint64_t begin = std::max(a[i].begin, b[j].begin);
+    const std::uint64_t end = std::min(a[i].end, b[j].end);
+    if (begin < end) {
+      out.push_back({begin, end});
+    }
+    (a[i].end < b[j].end ? i : j) += 1;
+  }
+}
+
+class Decider {
+ public:
+  Decider(const KernelSummary& summary, std::span<const std::byte> args, const MemoryMap& map,
+          const SymbolRanges& symbols, Verdict& out)
+      : summary_(summary), args_(args), memory_(map), symbols_(symbols), out_(out) {}
+
+  void run() {
+    for (const Access& a : summary_.accesses) {
+      for (const Alternative& alternative : a.alternatives) {
+        visit(a, alternative);
+      }
+    }
+    merge(out_.reads);
+    merge(out_.writes);
+    merge(out_.clobbered);
+    if (out_.proved_clobber) {
+      // It stands whatever else is not known.
+      intersect(out_.writes, out_.reads, out_.clobbered);
+      merge(out_.clobbered);
+      out_.kind = VerdictKind::kClobbers;
+      out_.reason =
+          "reads and rewrites memory in one step (atomic) at " + hex(out_.clobbered.front().begin);
+      return;
+    }
+    if (unknown_) {
+      out_.kind = VerdictKind::kUnknown;
+      return;
+    }
+    const bool rewrites = !out_.clobbered.empty();
+    intersect(out_.writes, out_.reads, out_.clobbered);
+    merge(out_.clobbered);
+    if (!out_.clobbered.empty()) {
+      out_.kind = VerdictKind::kClobbers;
+      out_.reason = (rewrites ? "reads and rewrites memory in one step (atomic) at "
+                              : "may write memory that it also reads, at ") +
+                    hex(out_.clobbered.front().begin);
+      return;
+    }
+    out_.kind = VerdictKind::kIdempotent;
+    out_.reason.clear();
+  }
+
+ private:
+  void unknown(std::string reason) {
+    if (!unknown_) {
+      unknown_ = true;
+      out_.reason = std::move(reason);
+    }
+  }
+
+  bool word(std::uint32_t offset, std::uint64_t& value) const {
+    if (offset > args_.size() || args_.size() - offset < 8) {
+      return false;
+    }
+    std::memcpy(&value, args_.data() + offset, 8);
+    return true;
+  }
+
+  void add(const Access& a, Range range, bool host_visible, bool certain) {
+    if (range.begin >= range.end) {
+      return;
+    }
+    switch (a.kind) {
+      case AccessKind::kRead:
+        out_.reads.push_back(range);
+        return;
+      case AccessKind::kReadModifyWrite:
+        out_.reads.push_back(range);
+        out_.clobbered.push_back(range);
+        out_.proved_clobber |= certain;
+        break;
+      case AccessKind::kWrite:
+        break;
+    }
+    out_.writes.push_back(range);
+    out_.writes_host_visible |= host_visible;
+    out_.writes_anything = true;
+  }
+
+  // The allocations around `value`; false if there are none.
+  bool add_live(const Access& a, std::uint64_t value, bool certain) {
+    const FindResult found = memory_.find(value);
+    for (const Allocation& allocation : found.all()) {
+      Range r{allocation.address, allocation.end()};
+      if (a.range_end != 0) {
+        r.begin = std::max(r.begin, value + std::min(a.range_begin, ~value));
+        r.end = std::min(r.end, value + std::min(a.range_end, ~value));
+      }
+      add(a, r, allocation.host_visible, certain);
+    }
+    return found.count != 0;
+  }
+
+  bool is_live(std::uint64_t value) const { return memory_.find(value).count != 0; }
+
+  bool any_subtracted_is_live(const Alternative& alternative) const {
+    for (const Root& r : alternative.subtracted) {
+      std::uint64_t value = 0;
+      switch (r.kind) {
+        case RootKind::kParameter:
+          if (!word(r.param_offset, value) || is_live(value))
+            return true;
+          break;
+        case RootKind::kAnyParameter:
+          for (std::uint32_t at = 0; at + 8 <= r.param_size; at += 4) {
+            if (!word(r.param_offset + at, value) || is_live(value))
+              return true;
+          }
+          break;
+        default:
+          return true;
+      }
+    }
+    return false;
+  }
+
+  void visit(const Access& a, const Alternative& alternative) {
+    if (!alternative.subtracted.empty() && alternative.has_other_terms &&
+        any_subtracted_is_live(alternative)) {
+      return unknown("address computed from the difference of pointers and other values");
+    }
+    const bool certain = a.alternatives.size() == 1 && alternative.roots.size() == 1;
+    bool live = false, all_null = true, loaded = false;
+    std::uint32_t stray_offset = 0;
+    std::uint64_t stray_value = 0;
+    for (const Root& r : alternative.roots) {
+      switch (r.kind) {
+        case RootKind::kParameter: {
+          std::uint64_t value = 0;
+          if (!word(r.param_offset, value)) {
+            return unknown("the launch has fewer argument bytes than the kernel reads");
+          }
+          if (value == 0)
+            break;
+          if (add_live(a, value, certain)) {
+            live = true;
+          } else {
+            all_null = false;
+            stray_offset = r.param_offset;
+            stray_value = value;
+          }
+          break;
+        }
+        case RootKind::kAnyParameter: {
+          bool any = false, nonzero = false;
+          for (std::uint32_t at = 0; at + 8 <= r.param_size; at += 4) {
+            std::uint64_t value = 0;
+            if (!word(r.param_offset + at, value)) {
+              return unknown("the launch has fewer argument bytes than the kernel reads");
+            }
+            if (value == 0)
+              continue;
+            nonzero = true;
+            any |= add_live(a, value, false);
+          }
+          live |= any;
+          if (!any && nonzero) {
+            all_null = false;
+            stray_offset = r.param_offset;
+          }
+          break;
+        }
+        case RootKind::kGlobalSymbol:
+        case RootKind::kConstSymbol: {
+          live = true;
+          visit_symbol(a, r, certain);
+          break;
+        }
+        case RootKind::kLoaded:
+          all_null = false;
+          loaded = true;
+          break;
+        case RootKind::kConstant:
+          if (r.address == 0)
+            break;
+          if (add_live(a, r.address, certain)) {
+            live = true;
+          } else {
+            return unknown("address " + hex(r.address) +
+                           " in the kernel's code is in no known allocation");
+          }
+          break;
+        case RootKind::kDriver:
+          return unknown("address supplied by the driver");
+        case RootKind::kUnknown:
+          return unknown("address that the analysis cannot follow" + at_line(a));
+      }
+    }
+    if (live) {
+      return;
+    }
+    if (loaded) {
+      return unknown("address loaded from memory" + at_line(a));
+    }
+    if (!all_null) {
+      return unknown("pointer argument at byte " + std::to_string(stray_offset) +
+                     (stray_value != 0 ? " (" + hex(stray_value) + ")" : "") +
+                     " is in no known allocation");
+    }
+    if (alternative.may_hide_pointer) {
+      return unknown("address that the analysis cannot follow" + at_line(a));
+    }
+    // Every possible base is a null pointer: the kernel does not get here, or faults.
+  }
+
+  void visit_symbol(const Access& a, const Root& r, bool certain) {
+    if (r.symbol >= summary_.symbols.size()) {
+      return unknown("a module variable without a name");
+    }
+    const std::string& name = summary_.symbols[r.symbol];
+    if (const auto range = symbols_.find(name)) {
+      return add(a, *range, false, certain);
+    }
+    // A variable that only its module knows cannot be reached through a pointer of the program's:
+    // reading it is harmless as long as the kernel does not write it.
+    if (a.kind != AccessKind::kRead) {
+      unknown("module variable " + name + ", which is written, has no known address");
+    }
+  }
+
+  static std::string at_line(const Access& a) {
+    return a.line == 0 ? std::string() : " (PTX line " + std::to_string(a.line) + ")";
+  }
+
+  const KernelSummary& summary_;
+  std::span<const std::byte> args_;
+  const MemoryReader memory_;
+  const SymbolRanges& symbols_;
+  Verdict& out_;
+  bool unknown_ = false;
+};
+
+}  // namespace
+
+std::string_view name_of(VerdictKind kind) {
+  switch (kind) {
+    case VerdictKind::kIdempotent:
+      return "idempotent";
+    case VerdictKind::kClobbers:
+      return "clobbers";
+    case VerdictKind::kUnknown:
+      break;
+  }
+  return "unknown";
+}
+
+std::string_view name_of(Trust trust) {
+  switch (trust) {
+    case Trust::kProved:
+      return "proved";
+    case Trust::kBounded:
+      return "bounded";
+    case Trust::kDeclared:
+      return "declared";
+    case Trust::kObserved:
+      break;
+  }
+  return "observed";
+}
+
+void Verdict::clear() {
+  kind = VerdictKind::kUnknown;
+  trust = Trust::kBounded;
+  reason.clear();
+  reads.clear();
+  writes.clear();
+  clobbered.clear();
+  proved_clobber = writes_host_visible = writes_anything = false;
+}
+
+void decide(const KernelSummary& summary, std::span<const std::byte> args, const MemoryMap& map,
+            const SymbolRanges& symbols, Verdict& out) {
+  out.clear();
+  try {
+    out.trust = summary.origin == Origin::kDeclaration ? Trust::kDeclared : Trust::kBounded;
+    if (!summary.complete) {
+      out.reason = "the kernel was not analysed";
+      return;
+    }
+    if (!summary.defeats.empty()) {
+      out.reason = summary.defeats.front();
+      return;
+    }
+    if (summary.declared_idempotent) {
+      out.kind = VerdictKind::kIdempotent;
+      return;
+    }
+    Decider(summary, args, map, symbols, out).run();
+  } catch (const std::exception&) {
+    out.clear();  // out of memory; the reason stays empty because it may not fit either
+  }
+}
+
+Verdict decide(const KernelSummary& summary, std::span<const std::byte> args, const MemoryMap& map,
+               const SymbolRanges& symbols) {
+  Verdict v;
+  decide(summary, args, map, symbols, v);
+  return v;
+}
+
+void decide_with_declaration(const KernelSummary* analysed, const KernelSummary& declared,
+                             std::span<const std::byte> args, const MemoryMap& map,
+                             const SymbolRanges& symbols, Verdict& out) {
+  if (analysed != nullptr) {
+    decide(*analysed, args, map, symbols, out);
+    if (out.kind == VerdictKind::kClobbers && out.proved_clobber) {
+      return;
+    }
+  }
+  if (declared.declared_idempotent && analysed != nullptr) {
+    // What is known of the ranges is still of use to whoever saves or checks them.
+    out.kind = VerdictKind::kIdempotent;
+    out.trust = Trust::kDeclared;
+    out.reason.clear();
+    out.clobbered.clear();
+    return;
+  }
+  decide(declared, args, map, symbols, out);
+}
+
+// --- Declared facts ---
+
+namespace {
+
+struct DeclaredRange {
+  std::uint32_t argument = 0;
+  bool field = false;
+  std::uint32_t field_offset = 0;
+  std::uint64_t begin = 0, end = 0;
+};
+
+std::optional<std::string> parse_declared(std::string_view text, DeclaredRange& r) {
+  static constexpr const char* kForms =
+      "write \"arg0\", \"arg1[0:4096]\" or \"arg2.field@16\" (numbers in bytes, counted from 0)";
+  const std::string quoted = "\"" + std::string(text.substr(0, 80)) + "\"";
+  std::string_view rest = text;
+  auto number = [&rest](auto& value) {
+    const auto [end, ec] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+    if (ec != std::errc()) {
+      return false;
+    }
+    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+    return true;
+  };
+  auto bad = [&](const std::string& what) { return quoted + ": " + what + "; " + kForms; };
+  if (!rest.starts_with("arg")) {
+    return bad("does not begin with \"arg\" and a number");
+  }
+  rest.remove_prefix(3);
+  if (!number(r.argument)) {
+    return bad("\"arg\" needs a number");
+  }
+  static constexpr std::string_view kField = ".field@";
+  if (rest.starts_with(kField)) {
+    rest.remove_prefix(kField.size());
+    r.field = true;
+    if (!number(r.field_offset)) {
+      return bad("\".field@\" needs a byte offset");
+    }
+  }
+  if (rest.starts_with("[")) {
+    rest.remove_prefix(1);
+    if (!number(r.begin) || !rest.starts_with(":")) {
+      return bad("\"[\" needs BEGIN:END]");
+    }
+    rest.remove_prefix(1);
+    if (!number(r.end) || !rest.starts_with("]")) {
+      return bad("\"[\" needs BEGIN:END]");
+    }
+    rest.remove_prefix(1);
+    if (r.begin >= r.end) {
+      return bad("the range is empty");
+    }
+  }
+  if (!rest.empty()) {
+    return bad("\"" + std::string(rest.substr(0, 20)) + "\" is not understood");
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> check_declared_range(std::string_view text) {
+  DeclaredRange r;
+  return parse_declared(text, r);
+}
+
+tl::expected<KernelSummary, std::string> declare(std::string_view kernel, const Declaration& facts,
+                                                 std::span<const ArgumentSlot> layout) {
+  KernelSummary s;
+  s.name = std::string(kernel);
+  s.origin = Origin::kDeclaration;
+  s.complete = true;
+  for (const ArgumentSlot& slot : layout) {
+    s.param_bytes = std::max(s.param_bytes, slot.offset + slot.size);
+  }
+  if (facts.idempotent) {
+    if (!facts.reads.empty() || !facts.writes.empty()) {
+      return tl::make_unexpected(
+          std::string("idempotent = true together with reads or writes; keep one of the two"));
+    }
+    s.declared_idempotent = true;
+    return s;
+  }
+  auto add = [&](const std::vector<std::string>& words,
+                 AccessKind kind) -> std::optional<std::string> {
+    for (const std::string& w : words) {
+      DeclaredRange r;
+      if (auto error = parse_declared(w, r)) {
+        return error;
+      }
+      if (r.argument >= layout.size()) {
+        return "\"" + w + "\": " + std::string(kernel) + " has " + std::to_string(layout.size()) +
+               " arguments; count them from arg0";
+      }
+      const ArgumentSlot& slot = layout[r.argument];
+      if (r.field_offset > slot.size || slot.size - r.field_offset < 8) {
+        return "\"" + w + "\": argument " + std::to_string(r.argument) + " of " +
+               std::string(kernel) + " is " + std::to_string(slot.size) +
+               " bytes, too small for a pointer at byte " + std::to_string(r.field_offset) +
+               "; name an argument that is a pointer, or a field inside a struct";
+      }
+      if (!r.field && slot.size != 8) {
+        return "\"" + w + "\": argument " + std::to_string(r.argument) + " of " +
+               std::string(kernel) + " is a struct of " + std::to_string(slot.size) +
+               " bytes; say which field, as in arg" + std::to_string(r.argument) + ".field@0";
+      }
+      Access a;
+      a.kind = kind;
+      a.space = MemorySpace::kGlobal;
+      a.range_begin = r.begin;
+      a.range_end = r.end;
+      Root root;
+      root.kind = RootKind::kParameter;
+      root.param_offset = slot.offset + r.field_offset;
+      a.alternatives.push_back(Alternative{{root}, {}, false, false});
+      s.accesses.push_back(std::move(a));
+    }
+    return std::nullopt;
+  };
+  if (auto error = add(facts.reads, AccessKind::kRead)) {
+    return tl::make_unexpected(std::move(*error));
+  }
+  if (auto error = add(facts.writes, AccessKind::kWrite)) {
+    return tl::make_unexpected(std::move(*error));
+  }
+  if (s.accesses.empty()) {
+    return tl::make_unexpected(std::string(
+        "neither idempotent = true nor reads and writes are given; say what the kernel touches"));
+  }
+  return s;
+}
+
+}  // namespace gpurecover::idempotency
