@@ -53,30 +53,34 @@ bool xid_seen(const Rule& rule, const std::vector<SeenXid>& seen) {
 
 }  // namespace
 
+// Never destroyed: the application may launch kernels while its statics are being destroyed.
 template <>
 const std::vector<std::string_view>& words_of<Class>() {
-  static const std::vector<std::string_view> words{"hardware", "program", "resource", "environment",
-                                                   "consequence"};
+  static const auto& words = *new std::vector<std::string_view>{"hardware", "program", "resource",
+                                                                "environment", "consequence"};
   return words;
 }
 template <>
 const std::vector<std::string_view>& words_of<Scope>() {
-  static const std::vector<std::string_view> words{"launch", "context", "device", "node"};
+  static const auto& words =
+      *new std::vector<std::string_view>{"launch", "context", "device", "node"};
   return words;
 }
 template <>
 const std::vector<std::string_view>& words_of<Action>() {
-  static const std::vector<std::string_view> words{"replay", "retry", "return", "stop"};
+  static const auto& words =
+      *new std::vector<std::string_view>{"replay", "retry", "return", "stop"};
   return words;
 }
 template <>
 const std::vector<std::string_view>& words_of<Phase>() {
-  static const std::vector<std::string_view> words{"launch", "run"};
+  static const auto& words = *new std::vector<std::string_view>{"launch", "run"};
   return words;
 }
 template <>
 const std::vector<std::string_view>& words_of<Trust>() {
-  static const std::vector<std::string_view> words{"proved", "bounded", "declared", "observed"};
+  static const auto& words =
+      *new std::vector<std::string_view>{"proved", "bounded", "declared", "observed"};
   return words;
 }
 

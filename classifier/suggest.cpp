@@ -14,11 +14,12 @@ char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
 
-// Optimal string alignment distance.
-std::size_t distance(std::string_view a, std::string_view b) {
+// Optimal string alignment distance; any number from `limit` on once it cannot be less.
+std::size_t distance(std::string_view a, std::string_view b, std::size_t limit) {
   std::size_t before[kMaxWord + 1], previous[kMaxWord + 1], row[kMaxWord + 1];
   for (std::size_t j = 0; j <= b.size(); ++j)
     previous[j] = before[j] = j;
+  std::size_t least_before = 0;  // of the row above
   for (std::size_t i = 1; i <= a.size(); ++i) {
     row[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
@@ -28,6 +29,11 @@ std::size_t distance(std::string_view a, std::string_view b) {
           lower(a[i - 2]) == lower(b[j - 1]))
         row[j] = std::min(row[j], before[j - 2] + 1);
     }
+    // A value comes from one of the two rows above it.
+    const std::size_t least = *std::min_element(row, row + b.size() + 1);
+    if (std::min(least, least_before) >= limit)
+      return limit;
+    least_before = least;
     std::copy(previous, previous + b.size() + 1, before);
     std::copy(row, row + b.size() + 1, previous);
   }
@@ -49,7 +55,7 @@ std::string_view nearest(std::string_view word, const std::vector<std::string_vi
                                                              : candidate.size() - word.size();
     if (apart >= limit)  // the distance is at least that
       continue;
-    const std::size_t d = distance(word, candidate);
+    const std::size_t d = distance(word, candidate, limit);
     if (d < limit && d < candidate.size()) {
       limit = d;
       best = candidate;

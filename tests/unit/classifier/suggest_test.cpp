@@ -18,6 +18,20 @@ TEST(Suggest, NearestByEditDistance) {
   EXPECT_EQ(nearest("ids", words), "id");
 }
 
+// However the candidates are ordered, the least distance wins: what is skipped to save time could
+// not have won.
+TEST(Suggest, OrderOfCandidatesDoesNotMatter) {
+  const std::vector<std::string_view> words{"cudaErrorIllegalState", "cudaErrorIllegalAddress",
+                                            "cudaErrorIllegalInstruction", "cudaErrorInvalidPc"};
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    std::vector<std::string_view> turned(words.begin() + static_cast<std::ptrdiff_t>(i),
+                                         words.end());
+    turned.insert(turned.end(), words.begin(), words.begin() + static_cast<std::ptrdiff_t>(i));
+    EXPECT_EQ(nearest("cudaErrorIlegalAdress", turned), "cudaErrorIllegalAddress");
+    EXPECT_EQ(nearest("cudaErrorIllegalSatte", turned), "cudaErrorIllegalState");
+  }
+}
+
 TEST(Suggest, NothingNear) {
   EXPECT_EQ(nearest("zebra", {"backoff", "action"}), "");
   EXPECT_EQ(nearest("", {"backoff"}), "");
