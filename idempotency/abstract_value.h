@@ -18,8 +18,9 @@ enum class TermKind : std::uint8_t {
   kParameterAddress,  // where a parameter lies (its address, not its value)
   kGlobalSymbol,
   kConstSymbol,
-  kShared,  // an address in shared memory, whichever
-  kLocal,   // an address in local memory, whichever
+  kShared,           // an address in shared memory, whichever
+  kLocal,            // an address in local memory; symbol says of which variable
+  kNarrowParameter,  // fewer than 8 bytes of the parameter block: no address
 };
 struct TermInfo {
   TermKind kind = TermKind::kParameter;
@@ -48,7 +49,7 @@ struct Form {
   std::uint8_t count = 0;
   std::uint8_t flags = 0;
   bool constant = false;  // exactly `value`; then no terms, no flags
-  // A lone kParameterAddress with a known displacement, in `value`.
+  // A lone kParameterAddress or kLocal with a known displacement, in `value`.
   bool exact = false;
   std::uint64_t value = 0;
 

@@ -393,6 +393,7 @@ class Analysis {
       case TermKind::kParameterAddress:
       case TermKind::kShared:
       case TermKind::kLocal:
+      case TermKind::kNarrowParameter:
         break;  // never an address in device memory: stays kUnknown
     }
     return r;
@@ -401,6 +402,10 @@ class Analysis {
   Alternative alternative_of(const Form& f) const {
     Alternative a;
     for (int k = 0; k < f.count; ++k) {
+      if (terms_[f.terms[k].id].kind == TermKind::kNarrowParameter) {
+        a.has_other_terms = true;
+        continue;
+      }
       const Root r = root_of(terms_[f.terms[k].id]);
       if (f.terms[k].coefficient == 1) {
         a.roots.push_back(r);
@@ -526,7 +531,13 @@ class Analysis {
     return Value{false, false, {f}};
   }
   Value shared_address() { return value_of({TermKind::kShared, 0, 0, 0}); }
-  Value local_address() { return value_of({TermKind::kLocal, 0, 0, 0}); }
+  // Variable 0: local memory of which nothing more is known.
+  Value local_address(const ptx::Variable* variable = nullptr) {
+    if (variable == nullptr)
+      return value_of({TermKind::kLocal, 0, 0, 0});
+    const auto [it, is_new] = local_ids_.try_emplace(variable, local_ids_.size() + 1);
+    return value_of({TermKind::kLocal, 0, 0, static_cast<std::uint32_t>(it->second)}, 0);
+  }
 
   // a + sign * b; nullopt: too many terms.
   std::optional<Form> sum(const Form& a, const Form& b, int sign) const {
@@ -666,7 +677,8 @@ class Analysis {
     }
   }
   Value load_memory(const Memory& m, std::uint32_t bytes) const {
-    Value v = scalar();
+    // Memory that nobody wrote holds rubbish, but no pointer of the program's.
+    Value v;
     if (bytes == 8) {
       v.join(m.wide);
       if (m.pieces)
@@ -674,7 +686,134 @@ class Analysis {
     } else if (m.pieces || tainted(m.wide)) {
       v.join(flagged(bytes > 8 ? Form::kDark : Form::kScaled));
     }
-    return v;
+    return v.empty() ? scalar() : v;
+  }
+
+  // Local memory: one cell per variable and known displacement, and one for all else of a variable.
+  // Compilers copy by-value structs here to index them at run time.
+  struct LocalVariable {
+    Cells cells;
+    Memory anywhere;
+  };
+
+  // Calls `visit(variable, displacement or nullopt)` for each place that a local address may be.
+  template <typename F>
+  void for_each_local(const Value& address, F&& visit) const {
+    for (const Form& f : address.forms) {
+      bool found = false;
+      for (int k = 0; k < f.count; ++k) {
+        const TermInfo& t = terms_[f.terms[k].id];
+        if (t.kind != TermKind::kLocal || f.terms[k].coefficient != 1)
+          continue;
+        found = true;
+        visit(t.symbol, f.exact && f.value < (1u << 24) ? std::optional(f.value) : std::nullopt);
+      }
+      if (!found)
+        visit(0u, std::nullopt);
+    }
+    if (address.top)
+      visit(0u, std::nullopt);
+  }
+
+  void store_local(const Value& address, std::uint64_t displacement, std::uint32_t bytes,
+                   const Value& v) {
+    if (v.empty())
+      return;
+    for_each_local(address, [&](std::uint32_t variable, std::optional<std::uint64_t> at) {
+      LocalVariable& l = locals_[variable];
+      if (variable != 0 && at && bytes != 0) {
+        store_cells(l.cells, static_cast<std::uint32_t>(*at + displacement), bytes, v);
+      } else {
+        store_memory(l.anywhere, bytes == 0 ? 4 : bytes, v);
+      }
+    });
+  }
+
+  // The parameter whose bytes, unmoved against each other, are all that the variable ever holds.
+  std::optional<TermInfo> copied_parameter(const LocalVariable& l) const {
+    if (l.anywhere.written || l.cells.empty())
+      return std::nullopt;
+    std::optional<std::uint32_t> shift;
+    std::uint32_t first = kNone, last = 0;
+    for (const Cell& c : l.cells) {
+      if (c.value.top || c.value.forms.size() != 1)
+        return std::nullopt;
+      const Form& f = c.value.forms[0];
+      if (f.count != 1 || f.flags != 0 || f.terms[0].coefficient != 1)
+        return std::nullopt;
+      const TermInfo& t = terms_[f.terms[0].id];
+      if ((t.kind != TermKind::kParameter && t.kind != TermKind::kNarrowParameter) ||
+          t.size != c.width || (shift && *shift != t.offset - c.offset))
+        return std::nullopt;
+      shift = t.offset - c.offset;
+      first = std::min(first, t.offset);
+      last = std::max(last, t.offset + t.size);
+    }
+    for (const ptx::Parameter& p : kernel_.params) {
+      if (p.size >= 8 && first >= p.offset && last <= p.offset + p.size)
+        return TermInfo{TermKind::kAnyParameter, p.offset, p.size, 0};
+    }
+    return std::nullopt;
+  }
+
+  // A word of 8 bytes made of narrower stores.
+  static bool pieces_form_word(const LocalVariable& l) {
+    for (const Cell& c : l.cells) {
+      if (c.width >= 8 || constant_of(c.value) == 0u)
+        continue;
+      if (c.width != 4 || c.offset % 4 != 0)
+        return true;
+      for (const Cell& d : l.cells) {
+        if (d.width < 8 && (d.offset ^ c.offset) == 4)
+          return true;
+      }
+    }
+    return false;
+  }
+
+  void load_variable(Value& v, const LocalVariable& l, std::optional<std::uint64_t> at,
+                     std::uint32_t bytes) {
+    if (l.anywhere.written)
+      v.join(load_memory(l.anywhere, bytes));
+    if (at && *at < (1u << 24)) {
+      v.join(load_cells(l.cells, static_cast<std::uint32_t>(*at), bytes));
+      return;
+    }
+    if (l.cells.empty())
+      return;
+    if (bytes != 8) {
+      v.join(flagged(bytes > 8 ? Form::kDark : Form::kScaled));
+      return;
+    }
+    if (const auto copy = copied_parameter(l)) {
+      v.join(value_of(*copy));
+      return;
+    }
+    for (const Cell& c : l.cells) {
+      if (c.width == 8 || c.width == 0) {
+        v.join(c.value);
+      } else if (c.width > 8) {
+        v.join(flagged(Form::kDark));
+      }
+    }
+    if (pieces_form_word(l))
+      v.join(flagged(Form::kDark));
+  }
+
+  Value load_local(const Value& address, std::uint64_t displacement, std::uint32_t bytes) {
+    Value v;
+    for_each_local(address, [&](std::uint32_t variable, std::optional<std::uint64_t> at) {
+      if (variable == 0) {
+        for (const auto& [id, l] : locals_)
+          load_variable(v, l, std::nullopt, bytes);
+        return;
+      }
+      if (at)
+        *at += displacement;
+      load_variable(v, locals_[variable], at, bytes);
+      load_variable(v, locals_[0], std::nullopt, bytes);
+    });
+    return v.empty() ? scalar() : v;
   }
 
   // Parameters and return values of device functions: cells by offset.
@@ -755,7 +894,7 @@ class Analysis {
       case Space::kSharedCluster:
         return shared_address();
       case Space::kLocal:
-        return local_address();
+        return local_address(&v);
       case Space::kConst:
         return value_of({TermKind::kConstSymbol, 0, 0, symbol(v.name)});
       case Space::kGlobal:
@@ -862,6 +1001,7 @@ class Analysis {
   struct Split {
     Value device;  // global, constant, generic: reaches device memory
     bool shared = false, local = false;
+    Value local_address;
     Value parameters;  // addresses of the kernel's own parameters
   };
   Split split(const Value& address, Space space) const {
@@ -872,6 +1012,7 @@ class Analysis {
     }
     if (space == Space::kLocal) {
       s.local = true;
+      s.local_address = address;
       return s;
     }
     if (space != Space::kGeneric) {
@@ -890,8 +1031,10 @@ class Analysis {
           continue;
         if (kind == TermKind::kShared)
           s.shared = inside = true;
-        if (kind == TermKind::kLocal)
+        if (kind == TermKind::kLocal) {
           s.local = inside = true;
+          s.local_address.add(f);
+        }
         if (kind == TermKind::kParameterAddress) {
           s.parameters.add(f);
           inside = true;
@@ -918,7 +1061,10 @@ class Analysis {
       }
       const TermInfo t = terms_[f.terms[0].id];
       if (bytes < 8) {
-        v.join(flagged(Form::kScaled));
+        v.join(f.exact && f.value < t.size
+                   ? value_of({TermKind::kNarrowParameter,
+                               t.offset + static_cast<std::uint32_t>(f.value), bytes, 0})
+                   : flagged(Form::kScaled));
       } else if (bytes > 8) {
         v.join(flagged(Form::kDark));
       } else if (f.exact && f.value <= t.size && t.size - f.value >= 8) {
@@ -1005,8 +1151,6 @@ class Analysis {
     Value loaded;
     if (s.shared)
       loaded.join(load_memory(shared_, bytes));
-    if (s.local)
-      loaded.join(load_memory(local_, bytes));
     if (!s.device.empty()) {
       loaded.join(flagged(bytes < 8 ? Form::kScaled : Form::kDark | Form::kLoaded));
       if (recording_)
@@ -1014,6 +1158,8 @@ class Analysis {
     }
     each_destination([&](std::uint32_t k) {
       Value v = loaded;
+      if (s.local)
+        v.join(load_local(s.local_address, std::uint64_t{k} * bytes, bytes));
       if (!s.parameters.empty()) {
         Value moved = s.parameters;
         for (Form& form : moved.forms) {
@@ -1067,11 +1213,11 @@ class Analysis {
     const Split s = split(address, i.space);
     if (!s.parameters.empty())
       defeat("a store to the kernel's own parameters", i.line);
-    each_source([&](std::uint32_t, const Value& v) {
+    each_source([&](std::uint32_t k, const Value& v) {
       if (s.shared)
         store_memory(shared_, bytes, v);
       if (s.local)
-        store_memory(local_, bytes, v);
+        store_local(s.local_address, std::uint64_t{k} * bytes, bytes, v);
     });
     if (!s.device.empty() && recording_) {
       record(AccessKind::kWrite, i.space, s.device, bytes * i.vector, i.line);
@@ -1101,16 +1247,15 @@ class Analysis {
     }
     const bool moves =
         i.has_operation && (i.operation == Modifier::kExch || i.operation == Modifier::kCas);
-    for (Memory* m : {s.shared ? &shared_ : nullptr, s.local ? &local_ : nullptr}) {
-      if (m == nullptr)
-        continue;
-      store_memory(*m, bytes, moves ? stored : mixed(bytes, {&stored}));
-    }
+    if (s.shared)
+      store_memory(shared_, bytes, moves ? stored : mixed(bytes, {&stored}));
+    if (s.local)
+      store_local(s.local_address, 0, 0, moves ? stored : mixed(bytes, {&stored}));
     Value result;
     if (s.shared)
       result.join(load_memory(shared_, bytes));
     if (s.local)
-      result.join(load_memory(local_, bytes));
+      result.join(load_local(s.local_address, 0, bytes));
     if (!s.device.empty()) {
       result.join(flagged(bytes < 8 ? Form::kScaled : Form::kDark | Form::kLoaded));
       if (recording_) {
@@ -1136,7 +1281,7 @@ class Analysis {
       if (s.shared)
         store_memory(shared_, 4, pieces);
       if (s.local)
-        store_memory(local_, 4, pieces);
+        store_local(s.local_address, 0, 0, pieces);
     }
     if (!s.device.empty() && recording_)
       record(kind, space, s.device, bytes, i.line);
@@ -1402,7 +1547,7 @@ class Analysis {
           return write(frame, i, shared_address());
         }
         if (i.space == Space::kLocal)
-          return write(frame, i, local_address());
+          return write(frame, i, generic_local(operand(1)));
         return write(frame, i, operand(1));
       }
       case Opcode::kMapa:
@@ -1547,6 +1692,16 @@ class Analysis {
     touch(frame, i, i.first_operand, kind, i.space, 0);
   }
 
+  // The address itself where it is known to be local, so that its displacement is not lost.
+  Value generic_local(const Value& v) {
+    if (v.empty())
+      return v;
+    const bool local = !v.top && std::all_of(v.forms.begin(), v.forms.end(), [&](const Form& f) {
+      return f.count == 1 && terms_[f.terms[0].id].kind == TermKind::kLocal;
+    });
+    return local ? v : local_address();
+  }
+
   static Value forget_exact(Value v) {
     for (Form& f : v.forms) {
       f.exact = false;
@@ -1579,6 +1734,11 @@ class Analysis {
     return scaled({&a, &b});
   }
 
+  bool is_narrow_parameter(const Value& v) const {
+    return !v.top && v.forms.size() == 1 && v.forms[0].count == 1 && v.forms[0].flags == 0 &&
+           terms_[v.forms[0].terms[0].id].kind == TermKind::kNarrowParameter;
+  }
+
   void move(std::uint32_t frame, const Instruction& i) {
     const Function& f = *frames_[frame]->info->function;
     if (i.operand_count < 2)
@@ -1600,6 +1760,8 @@ class Analysis {
       return write(frame, i, mixed(bytes >= 8 || i.vector > 1 ? 8 : 4, {&v}));
     }
     const std::uint32_t bytes = width(i.type);
+    if (bytes < 8 && is_narrow_parameter(v))
+      return write(frame, i, v);  // only copied: it keeps its name
     if (bytes < 8 && i.type != Type::kOther)
       return write(frame, i, narrow(v));
     if (bytes > 8)
@@ -1631,7 +1793,9 @@ class Analysis {
   std::unordered_map<const Function*, std::unique_ptr<FunctionInfo>> infos_;
   std::vector<std::unique_ptr<Frame>> frames_;
   std::vector<TermInfo> terms_;
-  Memory shared_, local_;
+  Memory shared_;
+  std::unordered_map<const ptx::Variable*, std::size_t> local_ids_;
+  std::unordered_map<std::uint32_t, LocalVariable> locals_;  // by the ids above; 0: anywhere
   std::size_t total_nodes_ = 0;
   std::uint64_t steps_ = 0;
   bool changed_ = false, over_budget_ = false, recording_ = false;
