@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What takes too long for every change: the fuzz targets (short runs), and the unit tests under
+# address, undefined-behaviour and thread sanitizers. Each build has a folder of its own.
+#
+#   scripts/sweep.sh [fuzz|asan|tsan|sweep ...]     default: all
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+fuzzer_runtime=$(clang -print-file-name=libclang_rt.fuzzer-x86_64.a 2>/dev/null || true)
+case $fuzzer_runtime in
+  /*) ;;
+  *) fuzzer_runtime=/nonexistent ;;
+esac
+install_packages "libclang-rt-14-dev:$fuzzer_runtime"
+check_toolkit
+
+fuzz() {
+  configure fuzz
+  build fuzz
+  say "fuzzing: 20 s each"
+  (cd "$root/build-fuzz" && ctest --output-on-failure --no-tests=error -L fuzz)
+}
+
+sanitized() {
+  configure "$1"
+  # The unit tests alone: that is what the sanitizers are for, and it keeps the build short.
+  local targets
+  mapfile -t targets < <(unit_test_targets "$root/build-$1")
+  build "$1" --target "${targets[@]}"
+  say "testing under $1"
+  (cd "$root/build-$1" && ctest --output-on-failure --no-tests=error -j"$(nproc)" -L unit)
+}
+
+sweep() {
+  [ -d "$root/build" ] || { configure release && build release; }
+  say "the long tests of the ordinary build"
+  (cd "$root/build" && ctest --output-on-failure -L sweep)
+}
+
+[ $# -gt 0 ] || set -- fuzz asan tsan sweep
+for part in "$@"; do
+  case $part in
+    fuzz) fuzz ;;
+    asan | tsan) sanitized "$part" ;;
+    sweep) sweep ;;
+    *)
+      echo "sweep.sh: unknown part '$part'; it knows fuzz, asan, tsan and sweep" >&2
+      exit 2
+      ;;
+  esac
+done
+say "done: $*"
