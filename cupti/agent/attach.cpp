@@ -121,15 +121,9 @@ void Agent::on_callback(void* self, CUpti_CallbackDomain domain, CUpti_CallbackI
     return;
   }
   thread_local std::unique_ptr<ThreadState> slot;
-  thread_local bool making = false;
   try {
-    if (slot == nullptr) {
-      if (making) {
-        return;
-      }
-      making = true;
+    if (slot == nullptr) [[unlikely]] {
       slot = std::make_unique<ThreadState>();
-      making = false;
     }
     ThreadState& state = *slot;
     const auto& call = *static_cast<const CUpti_CallbackData*>(data);

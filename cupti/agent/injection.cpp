@@ -51,13 +51,11 @@ void Agent::arm(const std::vector<inject::Fault>& faults) {
 }
 
 void Agent::take_new_plan() {
-  thread_local std::vector<inject::Fault> faults;
-  if (!session_.take_new_plan(faults)) [[likely]] {
-    return;
+  std::vector<inject::Fault> faults;
+  if (session_.take_new_plan(faults)) {
+    arm(faults);
+    enable_for_plan();
   }
-  arm(faults);
-  faults.clear();
-  enable_for_plan();
 }
 
 void Agent::look_for_fault(ThreadState& state, Kernel& kernel) {

@@ -282,7 +282,9 @@ void Agent::before_launch(ThreadState& state, const driver_api::Call& call, std:
     under_way.suppressed = true;
     return;
   }
-  take_new_plan();
+  if (session_.plan_changed()) [[unlikely]] {
+    take_new_plan();
+  }
   // A capture in another stream forbids the synchronizing that an injection needs.
   if (plan_.load(std::memory_order_relaxed) != nullptr && !capture_somewhere) [[unlikely]] {
     look_for_fault(state, *kernel);

@@ -184,10 +184,7 @@ std::uint64_t Session::launches() const {
 }
 
 bool Session::take_new_plan(std::vector<inject::Fault>& plan) {
-  const std::uint32_t generation = page_->plan_generation.load(std::memory_order_relaxed);
-  if (generation == plan_generation_.load(std::memory_order_relaxed)) [[likely]] {
-    return false;
-  }
+  const std::uint32_t generation = page_->plan_generation.load();
   const std::lock_guard lock(channel_mutex_);
   if (plan_generation_.exchange(generation) == generation) {
     return false;  // another thread has taken it

@@ -44,8 +44,12 @@ class Session {
   // How many launches this process has counted.
   std::uint64_t launches() const;
 
-  // The plan that was armed since the last call, if any; asks the socket only when the supervisor
-  // has raised the page's generation.
+  // Whether take_new_plan may have something: one relaxed load, for the hot path.
+  bool plan_changed() const {
+    return page_->plan_generation.load(std::memory_order_relaxed) !=
+           plan_generation_.load(std::memory_order_relaxed);
+  }
+  // The faults that were armed since the last call, if any.
   bool take_new_plan(std::vector<inject::Fault>& plan);
 
   // One line on stderr, as only the agent can say it (no supervisor is there).

@@ -65,7 +65,8 @@ int make_page(std::size_t size, std::uint32_t version = protocol::kProtocolVersi
 protocol::Config good_config() {
   protocol::Config config;
   config.session = "test";
-  config.rules = protocol::encode(classifier::RuleSet{});
+  static const classifier::RuleSet rules;
+  config.rules = protocol::encode(rules);
   config.plan = protocol::encode(std::vector<inject::Fault>{{.kernel = "k"}});
   return config;
 }
