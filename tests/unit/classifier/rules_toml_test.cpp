@@ -405,6 +405,29 @@ TEST(RuleFile, SurvivesAnyBytes) {
   EXPECT_FALSE(parse_rules(headers, "f").ok());
 }
 
+// Characters of every range, where a key, a value and a blank may be: in a sanitized build, the
+// parser's own undefined behaviour shows here.
+TEST(RuleFile, SurvivesAnyCharacter) {
+  for (std::uint32_t c = 1; c < 0x11000; c += c < 0x500 ? 1 : c < 0x3100 ? 7 : 61) {
+    std::string utf8;
+    if (c < 0x80)
+      utf8 += static_cast<char>(c);
+    else if (c < 0x800)
+      utf8 += {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
+    else if (c < 0x10000)
+      utf8 += {static_cast<char>(0xe0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 63)),
+               static_cast<char>(0x80 | (c & 63))};
+    else
+      utf8 += {static_cast<char>(0xf0 | c >> 18), static_cast<char>(0x80 | (c >> 12 & 63)),
+               static_cast<char>(0x80 | (c >> 6 & 63)), static_cast<char>(0x80 | (c & 63))};
+    for (const char* form : {"@", "a@ = 1", "a = @", "a = 1@", "[[@a]]"}) {
+      std::string text = form;
+      text.replace(text.find('@'), 1, utf8);
+      EXPECT_FALSE(parse_rules(text, "f").ok());
+    }
+  }
+}
+
 TEST(RuleFile, ManyRulesAreRefusedInTime) {
   std::string text = "schema = 1\n";
   for (int i = 0; i < 1500; ++i)
