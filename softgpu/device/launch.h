@@ -87,6 +87,29 @@ class DeviceMemory {
     return CheckOutside(address, size, need);
   }
 
+  /// True if all of [address, address + size) is allocated and may be accessed as `need`; false
+  /// says nothing, then ask access by access. For the row of a warp's consecutive elements.
+  bool CheckRow(uint64_t address, uint64_t size, uint8_t need) const {
+    const uint64_t first = address - base_, last = first + size - 1;
+    if (last < first || (last >> kPageBits) >= page_count_)
+      return false;
+    bool partial = false;
+    for (uint64_t page = first >> kPageBits; page <= last >> kPageBits; ++page) {
+      const uint8_t flags = page_flags_[page].load(std::memory_order_relaxed);
+      if ((flags & need) != need)
+        return false;
+      partial |= (flags & kPartial) != 0;
+    }
+    if (!partial) [[likely]]
+      return true;
+    for (uint64_t granule = first >> 4; granule <= last >> 4; ++granule) {
+      const uint64_t used = granule == last >> 4 ? (last & 15) + 1 : 16;
+      if (shadow_[granule].load(std::memory_order_relaxed) < used)
+        return false;
+    }
+    return true;
+  }
+
   /// Device-side malloc and free; 0 when there is no room. Free of anything else is ignored.
   virtual uint64_t Malloc(uint64_t /*bytes*/) { return 0; }
   virtual void Free(uint64_t /*address*/) {}

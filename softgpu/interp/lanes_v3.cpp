@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: Apache-2.0
+#define GPURECOVER_LANES_NAMESPACE v3
+#include "softgpu/interp/lanes.inc"
