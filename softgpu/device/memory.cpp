@@ -398,6 +398,8 @@ CUresult Memory::Register(uint64_t address, uint64_t size, unsigned flags, CUcon
   if (!address || !size || address + size < address)
     return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(mutex_);
+  if (address >= kPlainBase && address < kPlainEnd)
+    return CUDA_ERROR_INVALID_VALUE;
   auto next = allocations_.lower_bound(address);
   if ((next != allocations_.end() && next->first < address + size) ||
       (next != allocations_.begin() &&
@@ -424,8 +426,10 @@ CUresult Memory::Register(uint64_t address, uint64_t size, unsigned flags, CUcon
 CUresult Memory::Unregister(uint64_t address) {
   std::lock_guard lock(mutex_);
   auto it = allocations_.find(address);
-  if (it == allocations_.end() || it->second.kind != MemoryKind::kRegistered)
+  if (it == allocations_.end())
     return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  if (it->second.kind != MemoryKind::kRegistered)
+    return CUDA_ERROR_INVALID_VALUE;
   allocations_.erase(it);
   PublishOutside();
   return CUDA_SUCCESS;
@@ -568,7 +572,7 @@ CUresult Memory::Import(int fd, CUmemGenericAllocationHandle* out) {
     return CUDA_ERROR_INVALID_VALUE;
   name[length] = 0;
   if (sscanf(name, "/memfd:softgpu.vmm.%d", &device) != 1 || fstat(fd, &status) != 0)
-    return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_ERROR_UNKNOWN;
   std::lock_guard lock(mutex_);
   auto physical = std::make_shared<Physical>();
   physical->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
@@ -712,9 +716,10 @@ CUresult Memory::Map(uint64_t address, uint64_t size, uint64_t offset,
                      CUmemGenericAllocationHandle handle) {
   std::lock_guard lock(mutex_);
   auto h = handles_.find(handle);
-  if (h == handles_.end() || !size || size % kGranularity || address % kGranularity || offset ||
-      size != h->second->physical->size)
+  if (h == handles_.end() || !size || size % kGranularity || address % kGranularity)
     return CUDA_ERROR_INVALID_VALUE;
+  if (offset || size != h->second->physical->size)
+    return CUDA_ERROR_NOT_SUPPORTED;  // a part of physical memory
   auto reserved = reservations_.upper_bound(address);
   if (reserved == reservations_.begin())
     return CUDA_ERROR_INVALID_VALUE;
@@ -743,16 +748,21 @@ CUresult Memory::Map(uint64_t address, uint64_t size, uint64_t offset,
 
 CUresult Memory::Unmap(uint64_t address, uint64_t size) {
   std::lock_guard lock(mutex_);
-  // The range must be made of whole mappings.
-  auto first = mappings_.find(address);
-  uint64_t at = address;
+  // The range lies in a reservation and cuts no mapping; parts of it may be unmapped already.
+  auto reserved = reservations_.upper_bound(address);
+  if (!size || size % kGranularity || address % kGranularity || reserved == reservations_.begin() ||
+      address + size - std::prev(reserved)->first > std::prev(reserved)->second)
+    return CUDA_ERROR_INVALID_VALUE;
+  auto first = mappings_.lower_bound(address);
+  if (first != mappings_.begin() &&
+      address - std::prev(first)->first < std::prev(first)->second.size)
+    return CUDA_ERROR_INVALID_VALUE;
   auto last = first;
-  while (last != mappings_.end() && last->first == at && at < address + size) {
-    at += last->second.size;
+  while (last != mappings_.end() && last->first < address + size) {
+    if (last->second.size > address + size - last->first)
+      return CUDA_ERROR_INVALID_VALUE;
     ++last;
   }
-  if (!size || at != address + size)
-    return CUDA_ERROR_INVALID_VALUE;
   // Take the permission first: kernels that run stop at their next access.
   if (InWindow(address, size))
     for (int d = 0; d < devices_; ++d)

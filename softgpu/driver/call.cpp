@@ -204,8 +204,12 @@ CUresult Admit(const ApiRow& row) {
       state.forked.load(std::memory_order_relaxed))
     return CUDA_ERROR_NOT_INITIALIZED;
   if (!row.faulted) {
-    if (const int poison = Engine::Get().Poison())
-      return static_cast<CUresult>(poison);
+    if (const int poison = Engine::Get().Poison()) {
+      // A context that was reset or destroyed says so, also when a fault came before. A thread
+      // without one learns of the fault through the objects that it names.
+      if (auto context = Current())
+        return context->destroyed ? CUDA_ERROR_CONTEXT_IS_DESTROYED : static_cast<CUresult>(poison);
+    }
   }
   return CUDA_SUCCESS;
 }

@@ -16,6 +16,26 @@ CUcontext HandleOf(const std::shared_ptr<Context>& context) {
   return reinterpret_cast<CUcontext>(context.get());
 }
 
+/// What a context has when it begins, or begins anew: a primary context keeps its handle over
+/// resets.
+void Begin(Context& context) {
+  context.limits = {{CU_LIMIT_STACK_SIZE, 1024},
+                    {CU_LIMIT_PRINTF_FIFO_SIZE, 1 << 20},
+                    {CU_LIMIT_MALLOC_HEAP_SIZE, 8 << 20},
+                    {CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH, 2},
+                    {CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, 2048},
+                    {CU_LIMIT_MAX_L2_FETCH_GRANULARITY, 64},
+                    {CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0}};
+  auto legacy = std::make_shared<Stream>();
+  legacy->kind = Stream::Kind::kLegacy;
+  legacy->context = &context;
+  legacy->id = 1;
+  legacy->queue = Engine::Get().Create(context.device);
+  context.legacy = std::move(legacy);
+  context.destroyed = false;
+  SendContextCreated(context);
+}
+
 std::shared_ptr<Context> NewContext(int device, unsigned flags, bool primary) {
   State& state = State::Get();
   auto context = std::make_shared<Context>();
@@ -23,37 +43,24 @@ std::shared_ptr<Context> NewContext(int device, unsigned flags, bool primary) {
   context->device = device;
   context->flags = flags;
   context->primary = primary;
-  context->limits = {{CU_LIMIT_STACK_SIZE, 1024},
-                     {CU_LIMIT_PRINTF_FIFO_SIZE, 1 << 20},
-                     {CU_LIMIT_MALLOC_HEAP_SIZE, 8 << 20},
-                     {CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH, 2},
-                     {CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, 2048},
-                     {CU_LIMIT_MAX_L2_FETCH_GRANULARITY, 64},
-                     {CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0}};
-  auto legacy = std::make_shared<Stream>();
-  legacy->kind = Stream::Kind::kLegacy;
-  legacy->context = context.get();
-  legacy->id = 1;
-  legacy->queue = Engine::Get().Create(device);
-  context->legacy = std::move(legacy);
   state.contexts.Add(context);
-  SendContextCreated(*context);
+  Begin(*context);
   return context;
 }
 
 /// Ends what the context owns. Work that runs is waited for, as the device does.
 void DestroyContext(const std::shared_ptr<Context>& context) {
   State& state = State::Get();
-  if (context->destroyed.exchange(true))
+  if (context->destroyed)
     return;
   SendContextDestroyed(*context);
   if (!Engine::Get().Poison())
     SynchronizeContext(*context);
+  context->destroyed = true;
   FlushPrinted(*context);
   for (auto& module : state.modules.All())
     if (module->context == context) {
-      if (!module->library)
-        SendModuleUnloading(*module);
+      SendModuleUnloading(*module);
       for (auto& function : module->functions)
         state.functions.Take(function.get());
       state.modules.Take(module.get());
@@ -78,23 +85,8 @@ void DestroyContext(const std::shared_ptr<Context>& context) {
     Engine::Get().Close(context->legacy->queue);
   }
   Memory::Get().FreeAllOf(HandleOf(context));
-  state.contexts.Take(context.get());
-}
-
-/// What a process that a fault has poisoned answers to a wish for a context on `device`. Measured:
-/// a device that had a context gives the sticky code; one that had none is unavailable, and so is
-/// every device once a primary context was reset.
-CUresult Refusal(int device) {
-  State& state = State::Get();
-  const int poison = Engine::Get().Poison();
-  if (state.lost)
-    return CUDA_ERROR_DEVICE_UNAVAILABLE;
-  if (!poison)
-    return CUDA_SUCCESS;
-  for (auto& context : state.contexts.All())
-    if (context->device == device)
-      return static_cast<CUresult>(poison);
-  return CUDA_ERROR_DEVICE_UNAVAILABLE;
+  if (!context->primary)
+    state.contexts.Take(context.get());
 }
 
 bool GoodFlags(unsigned flags) {
@@ -108,8 +100,9 @@ CUresult CreateContext(CUcontext* out, unsigned flags, CUdevice device) {
     return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult result = NeedDevice(device))
     return result;
-  if (const CUresult result = Refusal(device))
-    return result;
+  // Measured: a poisoned process gets no new context, on any device, also after a reset.
+  if (const int poison = Engine::Get().Poison())
+    return static_cast<CUresult>(poison);
   auto context = NewContext(device, flags, false);
   *out = HandleOf(context);
   stack.push_back(context);
@@ -141,12 +134,13 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice device) {
   State& state = State::Get();
   std::lock_guard lock(state.mutex);
   Device& d = state.devices[device];
-  if (!d.primary) {
-    if (const CUresult result = Refusal(device))
-      return result;
-    d.primary = NewContext(device, d.primary_flags, true);
-  } else if (const int poison = Engine::Get().Poison()) {
-    return static_cast<CUresult>(poison);
+  if (!d.primary || d.primary->destroyed) {
+    if (const int poison = Engine::Get().Poison())
+      return static_cast<CUresult>(poison);
+    if (d.primary)
+      Begin(*d.primary);
+    else
+      d.primary = NewContext(device, d.primary_flags, true);
   }
   ++d.primary_references;
   *out = HandleOf(d.primary);
@@ -157,20 +151,12 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   if (const CUresult result = NeedDevice(device))
     return result;
   State& state = State::Get();
-  std::shared_ptr<Context> last;
-  {
-    std::lock_guard lock(state.mutex);
-    Device& d = state.devices[device];
-    if (!d.primary || !d.primary_references)
-      return CUDA_ERROR_INVALID_CONTEXT;
-    if (--d.primary_references == 0)
-      last = std::move(d.primary);
-  }
-  if (last) {
-    DestroyContext(last);
-    if (Engine::Get().Poison())
-      state.lost = true;
-  }
+  std::lock_guard lock(state.mutex);
+  Device& d = state.devices[device];
+  if (!d.primary || !d.primary_references)
+    return CUDA_ERROR_INVALID_CONTEXT;
+  if (--d.primary_references == 0)
+    DestroyContext(d.primary);
   return CUDA_SUCCESS;
 }
 
@@ -182,18 +168,17 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   if (const CUresult result = NeedDevice(device))
     return result;
   State& state = State::Get();
-  std::shared_ptr<Context> old;
+  std::shared_ptr<Context> context;
   {
     std::lock_guard lock(state.mutex);
-    old = std::move(state.devices[device].primary);
+    context = state.devices[device].primary;
   }
-  if (!old)
+  if (!context || context->destroyed)
     return CUDA_SUCCESS;
   // A kernel that never ends is waited for.
   Engine::Get().WaitForKernels(device);
-  DestroyContext(old);
-  if (Engine::Get().Poison())
-    state.lost = true;
+  std::lock_guard lock(state.mutex);
+  DestroyContext(context);
   return CUDA_SUCCESS;
 }
 
@@ -209,7 +194,8 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* a
   State& state = State::Get();
   std::lock_guard lock(state.mutex);
   *flags = state.devices[device].primary_flags;
-  *active = state.devices[device].primary != nullptr;
+  const auto& primary = state.devices[device].primary;
+  *active = primary && !primary->destroyed;
   return CUDA_SUCCESS;
 }
 
@@ -253,6 +239,8 @@ CUresult cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* params, unsigned int 
 #endif
 
 CUresult cuCtxDestroy_v2(CUcontext handle) {
+  if (!handle)
+    return CUDA_ERROR_INVALID_VALUE;
   auto context = State::Get().contexts.Find(handle);
   if (!context || context->primary)
     return CUDA_ERROR_INVALID_CONTEXT;
@@ -267,6 +255,8 @@ CUresult cuCtxDestroy(CUcontext handle) {
 }
 
 CUresult cuCtxPushCurrent_v2(CUcontext handle) {
+  if (!handle)
+    return CUDA_ERROR_INVALID_VALUE;
   auto context = State::Get().contexts.Find(handle);
   if (!context)
     return CUDA_ERROR_INVALID_CONTEXT;
@@ -317,10 +307,9 @@ CUresult cuCtxGetCurrent(CUcontext* out) {
 CUresult cuCtxGetDevice(CUdevice* device) {
   if (!device)
     return CUDA_ERROR_INVALID_VALUE;
-  std::shared_ptr<Context> context;
-  if (const CUresult result = NeedContext(&context))
-    return result;
-  *device = context->device;
+  if (!Current())
+    return CUDA_ERROR_INVALID_CONTEXT;
+  *device = Current()->device;
   return CUDA_SUCCESS;
 }
 
@@ -357,10 +346,9 @@ CUresult cuCtxSynchronize() {
 CUresult cuCtxGetFlags(unsigned int* flags) {
   if (!flags)
     return CUDA_ERROR_INVALID_VALUE;
-  std::shared_ptr<Context> context;
-  if (const CUresult result = NeedContext(&context))
-    return result;
-  *flags = context->flags;
+  if (!Current())
+    return CUDA_ERROR_INVALID_CONTEXT;
+  *flags = Current()->flags;
   return CUDA_SUCCESS;
 }
 
@@ -401,7 +389,7 @@ CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
     return result;
   auto it = context->limits.find(limit);
   if (it == context->limits.end())
-    return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    return limit < CU_LIMIT_MAX ? CUDA_ERROR_UNSUPPORTED_LIMIT : CUDA_ERROR_INVALID_VALUE;
   *value = it->second;
   return CUDA_SUCCESS;
 }
@@ -412,7 +400,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
     return result;
   auto it = context->limits.find(limit);
   if (it == context->limits.end())
-    return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    return limit < CU_LIMIT_MAX ? CUDA_ERROR_UNSUPPORTED_LIMIT : CUDA_ERROR_INVALID_VALUE;
   it->second = value;
   return CUDA_SUCCESS;
 }
@@ -474,7 +462,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags) {
   if (const CUresult result = NeedContext(&context))
     return result;
   auto peer = State::Get().contexts.Find(handle);
-  if (!peer || peer == context)
+  if (!peer)
     return CUDA_ERROR_INVALID_CONTEXT;
   if (flags)
     return CUDA_ERROR_INVALID_VALUE;

@@ -379,7 +379,8 @@ CUresult cuGetProcAddress_v2(const char* symbol, void** address, int version, cu
     *status = *address ? CU_GET_PROC_ADDRESS_SUCCESS
               : known  ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
                        : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-  return *address ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+  // Measured: who asks for the status gets it and no error.
+  return *address || status ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 CUresult cuGetProcAddress(const char* symbol, void** address, int version, cuuint64_t flags) {

@@ -240,7 +240,9 @@ CUresult PointerAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr
       *static_cast<unsigned long long*>(data) = a.id;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-      *static_cast<int*>(data) = found && a.kind == MemoryKind::kManaged;
+      if (!found)
+        return CUDA_ERROR_INVALID_VALUE;
+      *static_cast<int*>(data) = a.kind == MemoryKind::kManaged;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: {
       if (!found)
@@ -385,6 +387,10 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr ad
 CUresult cuMemHostAlloc(void** out, size_t bytes, unsigned int flags) {
   if (flags & ~7u)
     return CUDA_ERROR_INVALID_VALUE;
+  if (out && !bytes) {
+    *out = nullptr;
+    return CUDA_SUCCESS;
+  }
   CUdeviceptr address = 0;
   const CUresult result = Allocate(out ? &address : nullptr, bytes, MemoryKind::kHost, flags);
   if (result == CUDA_SUCCESS)
@@ -480,6 +486,8 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
       memset(data[i], 0, AttributeSize(attributes[i]));
       if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
         *static_cast<int*>(data[i]) = -2;
+      else if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER && !Known(address))
+        *static_cast<void**>(data[i]) = reinterpret_cast<void*>(address);
     }
   }
   return CUDA_SUCCESS;
@@ -628,11 +636,15 @@ CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice, 
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool handle,
                                  CUstream stream_handle) {
-  if (!out || !bytes)
+  if (!out)
     return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Stream> stream;
   if (const CUresult result = NeedStream(stream_handle, &stream))
     return result;
+  if (!bytes) {
+    *out = 0;
+    return CUDA_SUCCESS;
+  }
   auto pool = State::Get().pools.Find(handle);
   if (!pool)
     return CUDA_ERROR_INVALID_VALUE;

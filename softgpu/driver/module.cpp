@@ -179,8 +179,11 @@ CUresult GetVariable(const Module& module, const char* name, bool managed, CUdev
                      size_t* size) {
   const auto variables = module.instance.program->variables();
   const size_t i = IndexOf(variables, name);
-  if (i == variables.size() || (managed && !variables[i].is_managed))
+  if (i == variables.size() || (managed && !variables[i].is_managed)) {
+    if (address)
+      *address = 0;
     return CUDA_ERROR_NOT_FOUND;
+  }
   if (address)
     *address = module.instance.addresses[i];
   if (size)
@@ -386,6 +389,8 @@ CUresult LoadLibraryInto(Library& library, const std::shared_ptr<Context>& conte
 }
 
 CUresult NeedFunction(const void* handle, std::shared_ptr<Function>* function) {
+  if (const int poison = Engine::Get().Poison())
+    return static_cast<CUresult>(poison);
   State& state = State::Get();
   if (!handle)
     return CUDA_ERROR_INVALID_HANDLE;

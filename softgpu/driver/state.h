@@ -146,6 +146,9 @@ struct Event {
   ~Event();
 };
 
+/// CUgraph
+struct Graph {};
+
 /// CUmemoryPool
 struct Pool {
   int device = 0;
@@ -208,12 +211,11 @@ struct State {
   HandleTable<Stream> streams;
   HandleTable<Event> events;
   HandleTable<Pool> pools;
+  HandleTable<Graph> graphs;
   std::atomic<uint32_t> next_context_id{1};
   std::atomic<uint32_t> next_module_id{1};
   std::unique_ptr<Executor> executor;  // null: this build has no interpreter
   bool verbose = false;
-  // The primary context was reset after a fault: nothing gives this process a context again.
-  std::atomic<bool> lost{false};
 
   std::mutex tools_mutex;
   std::list<ArmedFault> armed;

@@ -81,9 +81,7 @@ CUresult WriteValue(CUstream handle, CUdeviceptr address, T value, unsigned flag
   std::shared_ptr<Stream> stream;
   if (const CUresult result = NeedStream(handle, &stream))
     return result;
-  // Measured: a device writes nothing under CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER and refuses.
-  if (flags & CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER)
-    return CUDA_ERROR_NOT_SUPPORTED;
+  // Measured: CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER is refused like an unknown flag.
   if (address % sizeof(T) || flags ||
       !Memory::Get().Accessible(address, sizeof(T), stream->context->device, DeviceMemory::kWrite))
     return CUDA_ERROR_INVALID_VALUE;
@@ -157,6 +155,8 @@ CUresult CreateStream(CUstream* out, unsigned flags, int priority) {
 }
 
 CUresult NeedEvent(CUevent handle, std::shared_ptr<Event>* event) {
+  if (const int poison = Engine::Get().Poison())
+    return static_cast<CUresult>(poison);
   *event = State::Get().events.Find(handle);
   return *event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -190,6 +190,8 @@ CUresult NeedStream(CUstream handle, std::shared_ptr<Stream>* stream) {
     *stream = per_thread ? PerThreadStream(*context) : context->legacy;
     return CUDA_SUCCESS;
   }
+  if (const int poison = Engine::Get().Poison())
+    return static_cast<CUresult>(poison);
   *stream = State::Get().streams.Find(handle);
   return *stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -471,6 +473,28 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   if (!mode || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
     return CUDA_ERROR_INVALID_VALUE;
   std::swap(*mode, capture_mode);
+  return CUDA_SUCCESS;
+}
+
+// --- graphs: one can be made, but holds nothing and is never launched ----------------------------
+
+CUresult cuGraphCreate(CUgraph* out, unsigned int flags) {
+  if (!out || flags)
+    return CUDA_ERROR_INVALID_VALUE;
+  auto graph = std::make_shared<Graph>();
+  State::Get().graphs.Add(graph);
+  *out = reinterpret_cast<CUgraph>(graph.get());
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphDestroy(CUgraph handle) {
+  return State::Get().graphs.Take(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode*, size_t* count) {
+  if (!count || !State::Get().graphs.Find(handle))
+    return CUDA_ERROR_INVALID_VALUE;
+  *count = 0;
   return CUDA_SUCCESS;
 }
 
