@@ -333,12 +333,15 @@ class Analysis {
       defeat("the kernel is too large or too tangled for the analysis", 0);
       return std::move(out_);
     }
-    do {
-      changed_ = false;
-      for (std::uint32_t f = 0; f < frames_.size() && !over_budget_; ++f) {
-        walk(f);
-      }
-    } while (changed_ && !over_budget_);
+    for (const bool settled : {false, true}) {
+      settled_ = settled;
+      do {
+        changed_ = false;
+        for (std::uint32_t f = 0; f < frames_.size() && !over_budget_; ++f) {
+          walk(f);
+        }
+      } while (changed_ && !over_budget_);
+    }
     if (over_budget_) {
       defeat("the kernel is too large or too tangled for the analysis", 0);
       return std::move(out_);
@@ -676,8 +679,11 @@ class Analysis {
       changed_ = true;
     }
   }
+  // Memory that nobody wrote holds rubbish, but no pointer of the program's. Whether anybody wrote
+  // it is known only when nothing changes any more.
+  Value never_written() const { return settled_ ? scalar() : Value{}; }
+
   Value load_memory(const Memory& m, std::uint32_t bytes) const {
-    // Memory that nobody wrote holds rubbish, but no pointer of the program's.
     Value v;
     if (bytes == 8) {
       v.join(m.wide);
@@ -686,7 +692,7 @@ class Analysis {
     } else if (m.pieces || tainted(m.wide)) {
       v.join(flagged(bytes > 8 ? Form::kDark : Form::kScaled));
     }
-    return v.empty() ? scalar() : v;
+    return v.empty() ? never_written() : v;
   }
 
   // Local memory: one cell per variable and known displacement, and one for all else of a variable.
@@ -771,12 +777,17 @@ class Analysis {
     return false;
   }
 
+  // Stored and loaded narrower than the register: only a piece of it comes back.
+  Value fit(const Value& v, std::uint32_t bytes) const {
+    return bytes >= 8 || is_narrow_parameter(v) ? v : narrow(v);
+  }
+
   void load_variable(Value& v, const LocalVariable& l, std::optional<std::uint64_t> at,
                      std::uint32_t bytes) {
     if (l.anywhere.written)
       v.join(load_memory(l.anywhere, bytes));
     if (at && *at < (1u << 24)) {
-      v.join(load_cells(l.cells, static_cast<std::uint32_t>(*at), bytes));
+      v.join(fit(load_cells(l.cells, static_cast<std::uint32_t>(*at), bytes), bytes));
       return;
     }
     if (l.cells.empty())
@@ -813,7 +824,7 @@ class Analysis {
       load_variable(v, locals_[variable], at, bytes);
       load_variable(v, locals_[0], std::nullopt, bytes);
     });
-    return v.empty() ? scalar() : v;
+    return v.empty() ? never_written() : v;
   }
 
   // Parameters and return values of device functions: cells by offset.
@@ -824,13 +835,11 @@ class Analysis {
         return;
       }
     }
+    if (cells.size() == 1 && cells[0].width == 0)
+      return;  // anything already
     changed_ = true;
     if (cells.size() >= kMaxCells) {
       cells.assign(1, Cell{0, 0, unknown()});  // width 0: overlaps everything
-      return;
-    }
-    if (cells.size() == 1 && cells[0].width == 0) {
-      changed_ = false;
       return;
     }
     cells.push_back({offset, width, v});
@@ -1117,7 +1126,9 @@ class Analysis {
         const Cells& cells = a.symbol_kind == SymbolKind::kLocal ? frames_[frame]->locals[a.index]
                                                                  : frames_[frame]->params[a.index];
         each_destination([&](std::uint32_t k) {
-          return load_cells(cells, static_cast<std::uint32_t>(at) + k * bytes, bytes);
+          Value v =
+              fit(load_cells(cells, static_cast<std::uint32_t>(at) + k * bytes, bytes), bytes);
+          return v.empty() ? never_written() : v;
         });
         return;
       }
@@ -1287,10 +1298,7 @@ class Analysis {
       record(kind, space, s.device, bytes, i.line);
   }
 
-  void fill_shared_from_memory() {
-    store_memory(shared_, 8, flagged(Form::kDark | Form::kLoaded));
-    store_memory(shared_, 4, flagged(Form::kScaled));
-  }
+  void fill_shared_from_memory() { store_memory(shared_, 8, flagged(Form::kDark | Form::kLoaded)); }
 
   void copy(std::uint32_t frame, const Instruction& i) {
     if (i.has_unknown_modifier)
@@ -1798,7 +1806,7 @@ class Analysis {
   std::unordered_map<std::uint32_t, LocalVariable> locals_;  // by the ids above; 0: anywhere
   std::size_t total_nodes_ = 0;
   std::uint64_t steps_ = 0;
-  bool changed_ = false, over_budget_ = false, recording_ = false;
+  bool changed_ = false, over_budget_ = false, recording_ = false, settled_ = false;
 };
 
 }  // namespace

@@ -51,7 +51,11 @@ class Decider {
  public:
   Decider(const KernelSummary& summary, std::span<const std::byte> args, const MemoryMap& map,
           const SymbolRanges& symbols, Verdict& out)
-      : summary_(summary), args_(args), memory_(map), symbols_(symbols), out_(out) {}
+      : summary_(summary),
+        args_(args),
+        symbols_(addresses(summary, symbols)),
+        memory_(map),
+        out_(out) {}
 
   void run() {
     for (const Access& a : summary_.accesses) {
@@ -90,6 +94,16 @@ class Decider {
   }
 
  private:
+  static std::vector<std::optional<Range>> addresses(const KernelSummary& summary,
+                                                     const SymbolRanges& symbols) {
+    std::vector<std::optional<Range>> found;
+    found.reserve(summary.symbols.size());
+    for (const std::string& name : summary.symbols) {
+      found.push_back(symbols.find(name));
+    }
+    return found;
+  }
+
   void unknown(std::string reason) {
     if (!unknown_) {
       unknown_ = true;
@@ -257,7 +271,7 @@ class Decider {
       return unknown("a module variable without a name");
     }
     const std::string& name = summary_.symbols[r.symbol];
-    if (const auto range = symbols_.find(name)) {
+    if (const auto& range = symbols_[r.symbol]) {
       return add(a, *range, false, certain);
     }
     // A variable that only its module knows cannot be reached through a pointer of the program's:
@@ -273,8 +287,9 @@ class Decider {
 
   const KernelSummary& summary_;
   std::span<const std::byte> args_;
+  // Asked for before the map is locked: the answer may need a driver call.
+  const std::vector<std::optional<Range>> symbols_;
   const MemoryReader memory_;
-  const SymbolRanges& symbols_;
   Verdict& out_;
   bool unknown_ = false;
 };

@@ -27,7 +27,8 @@ struct Range {
 class SymbolRanges {
  public:
   virtual ~SymbolRanges() = default;
-  // The address and size of a module variable, nullopt if it cannot be told. Must not throw.
+  // The address and size of a module variable, nullopt if it cannot be told. Must not throw. Called
+  // without the map's lock, so that it may ask the driver.
   virtual std::optional<Range> find(std::string_view name) const = 0;
 };
 

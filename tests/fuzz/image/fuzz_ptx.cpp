@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any text: the parser must answer with a module whose promises hold, and every kernel in it must be
-// summarized.
+// Any text: the parser must answer with a module whose promises hold, and every kernel in it must
+// be summarized.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
