@@ -140,7 +140,7 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string_vi
 }
 
 tl::expected<Invocation, std::string> parse(const Verb& verb, const SplitArguments& words) {
-  if (verb.app != Tail::kNone && !words.has_separator) {
+  if (verb.app != Tail::kNone && verb.operand.empty() && !words.has_separator) {
     const std::size_t at = first_operand(verb, words.ours);
     if (at < words.ours.size()) {
       return failure("the program comes after `--`: " + corrected(verb, words.ours, at));

@@ -230,6 +230,13 @@ void die_by_signal(int signal) {
 }
 
 void stop_by_signal(int signal) {
+  // Continued already, between the app's stop and our learning of it: stopping now would leave us
+  // stopped beside a running app.
+  sigset_t waiting;
+  ::sigpending(&waiting);
+  if (::sigismember(&waiting, SIGCONT) == 1) {
+    return;
+  }
   if (signal == SIGSTOP) {
     ::raise(SIGSTOP);
     return;

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "cli/fault_options.h"
 #include "cupti/protocol/codec.h"
@@ -35,6 +37,7 @@ constexpr std::size_t kMaxPeers = 1024;
 constexpr std::size_t kTurn = 256;
 // Drained after the app's end: more than any process leaves in a socket buffer.
 constexpr std::size_t kDrain = 1U << 20;
+constexpr std::size_t kMaxLeavers = 256;
 constexpr std::uint64_t kMaxFaultLines = 50;
 constexpr std::size_t kMaxDifferentNotices = 1000;
 
@@ -49,8 +52,8 @@ struct SessionServer::Page {
   int fd = -1;
   SharedPage* page = nullptr;
 
-  static std::shared_ptr<Page> make() {
-    auto out = std::make_shared<Page>();
+  static std::unique_ptr<Page> make() {
+    auto out = std::make_unique<Page>();
     out->fd = ::memfd_create("gpurecover-counters", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (out->fd < 0 || ::ftruncate(out->fd, sizeof(SharedPage)) != 0) {
       return nullptr;
@@ -124,6 +127,9 @@ void SessionServer::add_to(std::vector<pollfd>& entries) const {
   for (const auto& [fd, peer] : peers_) {
     entries.push_back({fd, POLLIN, 0});
   }
+  for (const Leaver& leaver : leavers_) {
+    entries.push_back({leaver.pidfd, POLLIN, 0});
+  }
 }
 
 void SessionServer::handle(const std::vector<pollfd>& entries) {
@@ -133,6 +139,15 @@ void SessionServer::handle(const std::vector<pollfd>& entries) {
     if (entry.fd == listener_) {
       if (entry.revents != 0) {
         accept_peers();
+      }
+      continue;
+    }
+    if (const auto leaver = std::find_if(leavers_.begin(), leavers_.end(),
+                                         [&](const Leaver& one) { return one.pidfd == entry.fd; });
+        leaver != leavers_.end()) {
+      if (entry.revents != 0) {
+        end(*leaver);
+        leavers_.erase(leaver);
       }
       continue;
     }
@@ -190,9 +205,6 @@ bool SessionServer::serve(Peer& peer, std::size_t limit) {
           fmt::format("process {}: a message that this version does not know", peer.pid));
       events_.write("peer-refused",
                     {{"pid", peer.pid}, {"reason", std::string("not a message of this version")}});
-      if (peer.page) {
-        orphans_.push_back(peer.page);
-      }
       return false;
     }
   }
@@ -206,14 +218,30 @@ void SessionServer::drop(int fd) {
     return;
   }
   Peer& peer = found->second;
-  const bool orphaned = std::find(orphans_.begin(), orphans_.end(), peer.page) != orphans_.end();
-  // A process that goes on without us still counts in its page: that is read at the very end.
-  if (peer.is_agent && !orphaned) {
-    tally_.end_process(peer.process);
-    events_.write("process-ended", {{"pid", peer.pid}});
+  if (peer.is_agent) {
+    // The connection ends before the process does, and after a broken one it may go on for long:
+    // its counters are read when it is gone.
+    Leaver leaver{peer.process, peer.pid, std::move(peer.page), peer.pidfd};
+    if (leaver.pidfd < 0) {
+      end(leaver);
+    } else {
+      if (leavers_.size() >= kMaxLeavers) {
+        end(leavers_.front());
+        leavers_.erase(leavers_.begin());
+      }
+      leavers_.push_back(std::move(leaver));
+    }
   }
   peers_.erase(found);
   accepting_ = true;
+}
+
+void SessionServer::end(Leaver& leaver) {
+  tally_.end_process(leaver.process);
+  events_.write("process-ended", {{"pid", leaver.pid}});
+  if (leaver.pidfd >= 0) {
+    ::close(leaver.pidfd);
+  }
 }
 
 bool SessionServer::handle_message(Peer& peer, const Frame& frame) {
@@ -306,6 +334,8 @@ bool SessionServer::hello(Peer& peer, const Frame& frame) {
   }
   if (peer.pid == 0) {
     peer.pid = message->pid;  // of a process in another pid namespace
+  } else {
+    peer.pidfd = static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(peer.pid), 0));
   }
   peer.is_agent = true;
   peer.process = tally_.add_process(peer.pid, message->executable, peer.page->page);
@@ -316,8 +346,10 @@ bool SessionServer::hello(Peer& peer, const Frame& frame) {
   config.verbosity = settings_.verbosity;
   config.rules = settings_.rules;
   config.plan = protocol::encode(plan_);
-  return peer.channel.send(MessageType::kConfig, protocol::encode(config), kSendTimeout,
-                           peer.page->fd);
+  const bool sent = peer.channel.send(MessageType::kConfig, protocol::encode(config), kSendTimeout,
+                                      peer.page->fd);
+  ::close(std::exchange(peer.page->fd, -1));  // mapped here; the process has its own
+  return sent;
 }
 
 bool SessionServer::refuse(Peer& peer, const std::string& why) {
@@ -447,6 +479,10 @@ void SessionServer::drain() {
   for (const int fd : fds) {
     drop(fd);
   }
+  for (Leaver& leaver : leavers_) {
+    end(leaver);
+  }
+  leavers_.clear();
   if (listener_ >= 0) {
     ::close(listener_);
     listener_ = -1;

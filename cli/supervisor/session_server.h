@@ -65,7 +65,15 @@ class SessionServer {
     std::int64_t pid = 0;
     bool is_agent = false;
     Tally::Process process = 0;
-    std::shared_ptr<Page> page;
+    std::unique_ptr<Page> page;
+    int pidfd = -1;
+  };
+  // A process that has closed its connection, or lost it, and may go on launching until it ends.
+  struct Leaver {
+    Tally::Process process = 0;
+    std::int64_t pid = 0;
+    std::unique_ptr<Page> page;
+    int pidfd = -1;
   };
 
   void accept_peers();
@@ -78,6 +86,7 @@ class SessionServer {
   void attached(Peer& peer, const protocol::Attached& message);
   bool refuse(Peer& peer, const std::string& why);
   void drop(int fd);
+  void end(Leaver& leaver);
   void update_plan();
 
   SessionSettings settings_;
@@ -90,8 +99,7 @@ class SessionServer {
   bool accepting_ = true;
   bool pending_ = false;
   std::map<int, Peer> peers_;
-  // Pages of processes whose connection failed while they may go on launching.
-  std::vector<std::shared_ptr<Page>> orphans_;
+  std::vector<Leaver> leavers_;
   std::map<std::string, std::uint64_t> said_;
   std::uint64_t faults_said_ = 0;
 };

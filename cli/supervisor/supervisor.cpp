@@ -226,7 +226,7 @@ std::map<std::string, std::string> Run::environment() const {
 int Run::early_signal() const {
   sigset_t waiting;
   ::sigpending(&waiting);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXCPU}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     if (::sigismember(&waiting, signal) == 1 && ::sigismember(&inherited_.mask, signal) == 0) {
       return signal;
     }
