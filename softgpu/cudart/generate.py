@@ -62,7 +62,10 @@ def main():
                         f'  return NotSupported("{name}");\n}}\n')
         full, cbid = cbids.get(name, ("", 0))
         entry.append(f'extern "C" cudaError_t {name}({declared}) {{\n')
-        if not params:
+        if name in ("cudaGetLastError", "cudaPeekAtLastError"):
+            # Their result is the last error, not a new one.
+            entry.append(f"  return rt::{name}();\n}}\n")
+        elif not params:
             entry.append(f'  return Call({cbid}, "{name}", nullptr, '
                          f'[] {{ return rt::{name}(); }});\n}}\n')
         elif len(structs.get(full, ())) == len(params):

@@ -16,9 +16,10 @@ namespace {
 
 using testing::HasSubstr;
 
-std::string Ask(const std::string& environment, const std::string& arguments) {
+std::string Execute(const std::string& program, const std::string& environment,
+                    const std::string& arguments) {
   const std::string command =
-      environment + " LD_LIBRARY_PATH=" SOFTGPU_DIR " " SOFTGPU_ANSWERS " " + arguments + " 2>&1";
+      environment + " LD_LIBRARY_PATH=" SOFTGPU_DIR " " + program + " " + arguments + " 2>&1";
   FILE* pipe = popen(command.c_str(), "r");
   std::string output;
   char buffer[4096];
@@ -26,6 +27,10 @@ std::string Ask(const std::string& environment, const std::string& arguments) {
     output.append(buffer, n);
   pclose(pipe);
   return output;
+}
+
+std::string Ask(const std::string& environment, const std::string& arguments) {
+  return Execute(SOFTGPU_ANSWERS, environment, arguments);
 }
 
 std::map<std::string, std::vector<std::string>> BySection(std::istream&& in) {
@@ -90,6 +95,36 @@ TEST(SoftgpuDriver, AMissingInjectionLibraryIsOneLineAndNoHarm) {
   EXPECT_THAT(output, HasSubstr("softgpu: CUDA_INJECTION64_PATH: "));
   EXPECT_THAT(output, HasSubstr("capturing | 0\n"));
 }
+
+TEST(SoftgpuRuntime, ErrorsAreTheThreadsAndAreClearedByAsking) {
+  const std::string output = Execute(SOFTGPU_RUNTIME_PROGRAM, "", "");
+  EXPECT_THAT(output, HasSubstr("free nothing = 0\nbad free = 1\npeek = 1\nlast = 1\n"
+                                "last again = 0\nmalloc 0 = 0\nmalloc = 0\nbad kind = 21\n"
+                                "copy = 0\ncopy back = 0\nword = 16843009\n"));
+  EXPECT_THAT(output, HasSubstr("attributes = 0\ntype = 2\nattributes of host memory = 0\n"
+                                "type = 0\nproperties = 0\ngpurecover softgpu 9.0\n"
+                                "bad device = 101\ngraph = 801\nlast = 801\n"
+                                "cudaErrorIllegalAddress: illegal address\n"));
+}
+
+#ifdef SOFTGPU_HAS_INTERPRETER
+TEST(SoftgpuRuntime, RegisteredKernelsAndSymbolsWork) {
+  const std::string output = Execute(SOFTGPU_RUNTIME_PROGRAM, "", "kernels");
+  EXPECT_THAT(output, HasSubstr("bad configuration = 9\nlast = 9\nlaunch = 0\nsynchronize = 0\n"
+                                "words[1023] = 1124\nto symbol = 0\nlaunch = 0\n"
+                                "from symbol = 0\ng_last = 1100\nno symbol = 13\n"
+                                "function = 0\nthreads = 1024\noccupancy = 0\n"));
+  EXPECT_THAT(output, HasSubstr("reset = 0\nmalloc after reset = 0\nlaunch after reset = 0\n"
+                                "from symbol = 0\ng_last has its first addend again = 101\n"));
+}
+
+// MEASUREMENTS, section 2: after a fault cudaDeviceReset returns 0 and then nothing but 46 comes.
+TEST(SoftgpuRuntime, AFaultIsStickyAndAResetBringsNoContextBack) {
+  EXPECT_THAT(Execute(SOFTGPU_RUNTIME_PROGRAM, "", "kernels"),
+              HasSubstr("trap = 0\nsynchronize = 719\nlast = 719\nmalloc = 719\nreset = 0\n"
+                        "malloc = 46\n"));
+}
+#endif
 
 TEST(SoftgpuDriver, EverySymbolOfTheDriverIsExported) {
   // The toolkit's stub has every function of the real driver.
