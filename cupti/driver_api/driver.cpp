@@ -15,17 +15,17 @@ bool load_driver(Driver& driver, std::string& error) {
   const auto get =
       reinterpret_cast<decltype(&::cuGetProcAddress)>(dlsym(library, "cuGetProcAddress_v2"));
   if (get == nullptr) {
-    error = "the driver has no cuGetProcAddress_v2; a driver of CUDA 12.4 or newer is needed";
+    error = "the driver has no cuGetProcAddress_v2; a driver of CUDA 12.5 or newer is needed";
     return false;
   }
-  constexpr int kVersion = 12040;
+  constexpr int kVersion = 12050;
 #define X(name)                                                                        \
   {                                                                                    \
     void* address = nullptr;                                                           \
     if (get(#name, &address, kVersion, CU_GET_PROC_ADDRESS_LEGACY_STREAM, nullptr) !=  \
             CUDA_SUCCESS ||                                                            \
         address == nullptr) {                                                          \
-      error = "the driver has no " #name "; a driver of CUDA 12.4 or newer is needed"; \
+      error = "the driver has no " #name "; a driver of CUDA 12.5 or newer is needed"; \
       return false;                                                                    \
     }                                                                                  \
     driver.name = reinterpret_cast<decltype(driver.name)>(address);                    \

@@ -9,7 +9,7 @@
 // that a program without a driver still starts, and one on softgpu uses that.
 namespace gpurecover::driver_api {
 
-// Functions asked for in their CUDA 12.4 form, whose declarations CUDA 13's cuda.h still has.
+// Functions asked for in their CUDA 12.5 form, whose declarations CUDA 13's cuda.h still has.
 #define GPURECOVER_DRIVER_FUNCTIONS(X) \
   X(cuDriverGetVersion)                \
   X(cuGetErrorName)                    \
@@ -51,7 +51,7 @@ struct Driver {
 };
 
 // Resolves all of Driver from the libcuda.so.1 that the process has loaded already; it loads none.
-// False with the reason (a driver older than CUDA 12.4, a function it lacks). Makes no call that
+// False with the reason (a driver older than CUDA 12.5, a function it lacks). Makes no call that
 // needs an initialised driver, so it works from within cuInit. Any thread.
 bool load_driver(Driver& driver, std::string& error);
 
