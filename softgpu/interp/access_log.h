@@ -20,6 +20,16 @@ class AccessLog {
  public:
   void Read(uint64_t address, uint64_t bytes) { Mark(address, bytes, 0); }
   void Write(uint64_t address, uint64_t bytes) { Mark(address, bytes, 1); }
+  // A naturally aligned access of up to 32 bytes: its bits lie in one word.
+  void Small(uint64_t address, uint32_t bytes, bool read, bool write) {
+    Page* page = Find(address >> kPageBits);
+    const uint64_t offset = address & ((1u << kPageBits) - 1);
+    const uint64_t bits = ((1ull << bytes) - 1) << (offset & 63);
+    if (read)
+      page->bits[0][offset >> 6] |= bits;
+    if (write)
+      page->bits[1][offset >> 6] |= bits;
+  }
 
   // Sorted, merged.
   static void Collect(std::span<const std::unique_ptr<AccessLog>> logs,
@@ -66,7 +76,7 @@ class AccessLog {
       const uint64_t number = address >> kPageBits;
       const uint64_t offset = address & ((1u << kPageBits) - 1);
       const uint64_t here = std::min<uint64_t>(bytes, (1u << kPageBits) - offset);
-      uint64_t* words = Find(number, kind)->bits[kind];
+      uint64_t* words = Find(number)->bits[kind];
       uint64_t at = offset, left = here;
       while (left) {
         const uint64_t bit = at & 63, n = std::min<uint64_t>(left, 64 - bit);
@@ -79,8 +89,8 @@ class AccessLog {
     }
   }
   // Kernels walk several arrays at once: the few pages last used are found without the map.
-  Page* Find(uint64_t number, int kind) {
-    Slot& slot = recent_[kind][number % kRecent];
+  Page* Find(uint64_t number) {
+    Slot& slot = recent_[number % kRecent];
     if (slot.page == nullptr || slot.number != number) {
       auto& page = pages_[number];
       if (!page)
@@ -90,12 +100,12 @@ class AccessLog {
     return slot.page;
   }
 
-  static constexpr uint64_t kRecent = 64;
+  static constexpr uint64_t kRecent = 256;
   struct Slot {
     uint64_t number = 0;
     Page* page = nullptr;
   };
-  Slot recent_[2][kRecent];
+  Slot recent_[kRecent];
   std::unordered_map<uint64_t, std::unique_ptr<Page>> pages_;
 };
 

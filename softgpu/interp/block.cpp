@@ -490,7 +490,9 @@ void Block::RecheckSyncs(Warp& w) {
 // groups that took part may run. False: it waits.
 bool Block::Synchronise(Warp& w, uint32_t index) {
   Group& g = w.groups[index];
-  std::vector<uint32_t> parts{index};
+  uint32_t parts[kLanes];
+  uint32_t count = 1;
+  parts[0] = index;
   uint32_t here = g.mask;
   const uint32_t needed = g.member & w.live;
   if (g.sync->member != kNone && (needed & ~here)) {
@@ -499,7 +501,7 @@ bool Block::Synchronise(Warp& w, uint32_t index) {
       if (k == index || other.state != GroupState::kSync || other.member != g.member ||
           !SameOperation(*other.sync, *g.sync))
         continue;
-      parts.push_back(k);
+      parts[count++] = k;
       here |= other.mask;
     }
     if (needed & ~here) {
@@ -507,13 +509,13 @@ bool Block::Synchronise(Warp& w, uint32_t index) {
       return false;
     }
   }
-  Collective(w, parts);
-  for (uint32_t k : parts)
-    w.groups[k].state = GroupState::kRun;
+  Collective(w, {parts, count});
+  for (uint32_t k = 0; k < count; ++k)
+    w.groups[parts[k]].state = GroupState::kRun;
   return true;
 }
 
-void Block::Collective(Warp& w, const std::vector<uint32_t>& parts) {
+void Block::Collective(Warp& w, std::span<const uint32_t> parts) {
   const SyncSite& first = *w.groups[parts[0]].sync;
   uint32_t all = 0;
   uint64_t value[kLanes] = {};
@@ -527,17 +529,23 @@ void Block::Collective(Warp& w, const std::vector<uint32_t>& parts) {
   };
   for (uint32_t k : parts) {
     const Group& g = w.groups[k];
-    all |= g.mask;
+    all |= g.mask & g.member;  // lanes outside their own member mask take part in nothing
     if (first.kind == SyncKind::kWarpBarrier || first.kind == SyncKind::kElect)
       continue;
     const std::byte* a = source(g, g.sync->a);
     if (first.kind == SyncKind::kVote) {
       uint32_t p;
       std::memcpy(&p, a, 4);
-      predicate |= p & g.mask;
+      predicate |= p & g.mask & g.member;
       continue;
     }
     // A shuffle may name a lane that takes no part; what it gets is not defined, here the register.
+    if (parts.size() == 1 && !first.wide) {
+      uint32_t words[kLanes];
+      std::memcpy(words, a, sizeof words);
+      std::copy(words, words + kLanes, value);
+      continue;
+    }
     for (uint32_t m = parts.size() == 1 ? kFull : g.mask; m; m &= m - 1) {
       const uint32_t i = static_cast<uint32_t>(std::countr_zero(m));
       if (first.wide)

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -155,7 +156,7 @@ class Block {
   std::byte* Local(uint32_t lane, uint64_t offset, uint32_t bytes);
 
   bool Synchronise(Warp& w, uint32_t index);
-  void Collective(Warp& w, const std::vector<uint32_t>& parts);
+  void Collective(Warp& w, std::span<const uint32_t> parts);
   bool ArriveAtBarrier(Warp& w, Group& g, const BarrierSite& site, bool& bad);
   void ReleaseBarrier(uint32_t id);
   void RecheckBarriers();

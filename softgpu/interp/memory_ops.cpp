@@ -114,12 +114,8 @@ GPURECOVER_INLINE std::byte* Locate(Ctx& c, uint64_t address, uint32_t bytes, ui
     }
   }
   c.last_address = address;
-  if (c.log) [[unlikely]] {
-    if (need & DeviceMemory::kRead)
-      c.log->Read(address, bytes);
-    if (write)
-      c.log->Write(address, bytes);
-  }
+  if (c.log) [[unlikely]]
+    c.log->Small(address, bytes, need & DeviceMemory::kRead, write);
   return reinterpret_cast<std::byte*>(address);
 }
 

@@ -20,20 +20,31 @@ using u128 = unsigned __int128;
 
 struct TypeInfo {
   const char* name;
-  const char* reg;   // type of the register that holds it
-  const char* mem;   // type that loads and stores it
+  const char* reg;  // type of the register that holds it
+  const char* mem;  // type that loads and stores it
   int bits;
 };
-const TypeInfo kTypes[] = {
-    {"u8", "u16", "u8", 8},   {"s8", "s16", "s8", 8},   {"u16", "u16", "u16", 16},
-    {"s16", "s16", "s16", 16}, {"b16", "b16", "b16", 16}, {"u32", "u32", "u32", 32},
-    {"s32", "s32", "s32", 32}, {"b32", "b32", "b32", 32}, {"u64", "u64", "u64", 64},
-    {"s64", "s64", "s64", 64}, {"b64", "b64", "b64", 64}, {"f32", "f32", "f32", 32},
-    {"f64", "f64", "f64", 64}, {"f16", "b16", "b16", 16}, {"bf16", "b16", "b16", 16},
-    {"f16x2", "b32", "b32", 32}, {"bf16x2", "b32", "b32", 32}, {"u16x2", "b32", "b32", 32},
-    {"s16x2", "b32", "b32", 32},
-    // Positions and lengths: what is above 255 is not defined.
-    {"len", "u32", "u32", 8}};
+const TypeInfo kTypes[] = {{"u8", "u16", "u8", 8},
+                           {"s8", "s16", "s8", 8},
+                           {"u16", "u16", "u16", 16},
+                           {"s16", "s16", "s16", 16},
+                           {"b16", "b16", "b16", 16},
+                           {"u32", "u32", "u32", 32},
+                           {"s32", "s32", "s32", 32},
+                           {"b32", "b32", "b32", 32},
+                           {"u64", "u64", "u64", 64},
+                           {"s64", "s64", "s64", 64},
+                           {"b64", "b64", "b64", 64},
+                           {"f32", "f32", "f32", 32},
+                           {"f64", "f64", "f64", 64},
+                           {"f16", "b16", "b16", 16},
+                           {"bf16", "b16", "b16", 16},
+                           {"f16x2", "b32", "b32", 32},
+                           {"bf16x2", "b32", "b32", 32},
+                           {"u16x2", "b32", "b32", 32},
+                           {"s16x2", "b32", "b32", 32},
+                           // Positions and lengths: what is above 255 is not defined.
+                           {"len", "u32", "u32", 8}};
 const TypeInfo& Info(const std::string& name) {
   for (const TypeInfo& t : kTypes)
     if (name == t.name)
@@ -41,7 +52,9 @@ const TypeInfo& Info(const std::string& name) {
   ADD_FAILURE() << "no type " << name;
   return kTypes[0];
 }
-uint64_t Mask(int bits) { return bits == 64 ? ~0ull : (1ull << bits) - 1; }
+uint64_t Mask(int bits) {
+  return bits == 64 ? ~0ull : (1ull << bits) - 1;
+}
 int64_t Signed(uint64_t v, int bits) {
   return static_cast<int64_t>(v << (64 - bits)) >> (64 - bits);
 }
@@ -50,9 +63,10 @@ std::vector<uint64_t> Values(const std::string& type) {
   const int bits = Info(type).bits;
   if (type == "f32") {
     std::vector<uint64_t> v;
-    for (float f : {0.0f, 1.0f, 1.5f, 2.5f, 3.5f, 0.5f, 0.1f, 3.14159f, 1e10f, 1e-10f, 3.4e38f,
-                    1.2e-38f, 1e-45f, 5e-39f, 16777216.0f, 16777217.0f, 2147483648.0f, 4294967296.0f,
-                    65504.0f, 65520.0f, 6e-8f, 100.25f, INFINITY}) {
+    for (float f : {0.0f,     1.0f,     1.5f,        2.5f,        3.5f,          0.5f,
+                    0.1f,     3.14159f, 1e10f,       1e-10f,      3.4e38f,       1.2e-38f,
+                    1e-45f,   5e-39f,   16777216.0f, 16777217.0f, 2147483648.0f, 4294967296.0f,
+                    65504.0f, 65520.0f, 6e-8f,       100.25f,     INFINITY}) {
       v.push_back(std::bit_cast<uint32_t>(f));
       v.push_back(std::bit_cast<uint32_t>(-f));
     }
@@ -71,8 +85,7 @@ std::vector<uint64_t> Values(const std::string& type) {
     }
     return v;
   }
-  if (type == "f16" || type == "f16x2")
-  {
+  if (type == "f16" || type == "f16x2") {
     std::vector<uint64_t> half{0x0000, 0x8000, 0x3C00, 0xBC00, 0x3E00, 0x0001, 0x8001, 0x03FF,
                                0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0xFE01, 0x3555,
                                0x5640, 0xD640, 0x1234, 0x2E66, 0x3BFF, 0x4001};
@@ -84,9 +97,9 @@ std::vector<uint64_t> Values(const std::string& type) {
     return v;
   }
   if (type == "bf16" || type == "bf16x2") {
-    std::vector<uint64_t> half{0x0000, 0x8000, 0x3F80, 0xBF80, 0x3FC0, 0x0001, 0x8001, 0x007F,
-                               0x0080, 0x7F7F, 0xFF7F, 0x7F80, 0xFF80, 0x7FC0, 0x3DCD, 0x4049,
-                               0x3F81, 0x3B80, 0x0D01, 0x4380};
+    std::vector<uint64_t> half{0x0000, 0x8000, 0x3F80, 0xBF80, 0x3FC0, 0x0001, 0x8001,
+                               0x007F, 0x0080, 0x7F7F, 0xFF7F, 0x7F80, 0xFF80, 0x7FC0,
+                               0x3DCD, 0x4049, 0x3F81, 0x3B80, 0x0D01, 0x4380};
     if (type == "bf16")
       return half;
     std::vector<uint64_t> v;
@@ -94,11 +107,37 @@ std::vector<uint64_t> Values(const std::string& type) {
       v.push_back(half[k] | half[(k * 7 + 3) % half.size()] << 16);
     return v;
   }
-  std::vector<uint64_t> v{0, 1, 2, 3, 5, 7, 31, 32, 33, 63, 64, 255, 256, 0x55, 0xAA,
-                          0x1234567890ABCDEF, 0x8000000080008080, 0x7FFFFFFF7FFF7F7F,
-                          0xFFFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0x8000000000000000,
-                          0x7FFFFFFFFFFFFFFF, 0x80000000, 0x7FFFFFFF, 0x8000, 0x7FFF, 0x80, 0x7F,
-                          0xFFFF0000, 0x00FF00FF00FF00FF, 0xDEADBEEF};
+  std::vector<uint64_t> v{0,
+                          1,
+                          2,
+                          3,
+                          5,
+                          7,
+                          31,
+                          32,
+                          33,
+                          63,
+                          64,
+                          255,
+                          256,
+                          0x55,
+                          0xAA,
+                          0x1234567890ABCDEF,
+                          0x8000000080008080,
+                          0x7FFFFFFF7FFF7F7F,
+                          0xFFFFFFFFFFFFFFFF,
+                          0xFFFFFFFFFFFFFFFE,
+                          0x8000000000000000,
+                          0x7FFFFFFFFFFFFFFF,
+                          0x80000000,
+                          0x7FFFFFFF,
+                          0x8000,
+                          0x7FFF,
+                          0x80,
+                          0x7F,
+                          0xFFFF0000,
+                          0x00FF00FF00FF00FF,
+                          0xDEADBEEF};
   for (uint64_t& x : v)
     x &= Mask(bits);
   std::sort(v.begin(), v.end());
@@ -118,20 +157,23 @@ void Check(const std::string& text, const std::vector<std::string>& types,
            const Reference& reference, const std::string& before = "") {
   SCOPED_TRACE(text);
   std::string body = text;
-  std::string ptx = ".version 8.0\n.target sm_90\n.address_size 64\n"
-                    ".visible .entry k(.param .u64 pd, .param .u64 pa, .param .u64 pb,"
-                    " .param .u64 pc, .param .u32 pn)\n{\n"
-                    ".reg .pred %p<9>;\n.reg .b32 %r<9>;\n.reg .b64 %rd<9>;\n.reg .b16 %h<9>;\n";
+  std::string ptx =
+      ".version 8.0\n.target sm_90\n.address_size 64\n"
+      ".visible .entry k(.param .u64 pd, .param .u64 pa, .param .u64 pb,"
+      " .param .u64 pc, .param .u32 pn)\n{\n"
+      ".reg .pred %p<9>;\n.reg .b32 %r<9>;\n.reg .b64 %rd<9>;\n.reg .b16 %h<9>;\n";
   const char* names[4] = {"%d", "%a", "%b", "%c"};
   for (size_t k = 0; k < types.size(); ++k)
     ptx += std::string(".reg .") + Info(types[k]).reg + " " + names[k] + ";\n";
-  ptx += "mov.u32 %r0, %ctaid.x; mov.u32 %r1, %ntid.x; mov.u32 %r2, %tid.x;\n"
-         "mad.lo.s32 %r0, %r0, %r1, %r2; ld.param.u32 %r3, [pn]; setp.ge.u32 %p0, %r0, %r3;\n"
-         "@%p0 ret;\n cvt.u64.u32 %rd0, %r0; shl.b64 %rd0, %rd0, 3;\n";
+  ptx +=
+      "mov.u32 %r0, %ctaid.x; mov.u32 %r1, %ntid.x; mov.u32 %r2, %tid.x;\n"
+      "mad.lo.s32 %r0, %r0, %r1, %r2; ld.param.u32 %r3, [pn]; setp.ge.u32 %p0, %r0, %r3;\n"
+      "@%p0 ret;\n cvt.u64.u32 %rd0, %r0; shl.b64 %rd0, %rd0, 3;\n";
   const char* params[4] = {"pd", "pa", "pb", "pc"};
   for (size_t k = 1; k < types.size(); ++k)
-    ptx += std::string("ld.param.u64 %rd1, [") + params[k] + "]; add.u64 %rd1, %rd1, %rd0; ld.global." +
-           Info(types[k]).mem + " " + names[k] + ", [%rd1];\n";
+    ptx += std::string("ld.param.u64 %rd1, [") + params[k] +
+           "]; add.u64 %rd1, %rd1, %rd0; ld.global." + Info(types[k]).mem + " " + names[k] +
+           ", [%rd1];\n";
   ptx += before + "\n";
   for (size_t at; (at = body.find('$')) != std::string::npos;)
     body.replace(at, 1, "%");
@@ -320,8 +362,7 @@ TEST(InterpArithmetic, BitsAndShifts) {
     // By the loop that the PTX ISA gives.
     auto extract = [=](uint64_t a, uint64_t b, uint64_t c, bool is_signed) {
       const int msb = bits - 1, pos = static_cast<int>(b & 0xFF), len = static_cast<int>(c & 0xFF);
-      const uint64_t sign =
-          !is_signed || len == 0 ? 0 : a >> std::min(pos + len - 1, msb) & 1;
+      const uint64_t sign = !is_signed || len == 0 ? 0 : a >> std::min(pos + len - 1, msb) & 1;
       uint64_t d = 0;
       for (int i = 0; i <= msb; ++i)
         d |= (i < len && pos + i <= msb ? a >> (pos + i) & 1 : sign) << i;
@@ -373,9 +414,8 @@ TEST(InterpArithmetic, BitsAndShifts) {
     }
     return d;
   });
-  Check("prmt.b32.f4e $d, $a, $b, $c;", {"b32", "b32", "b32", "b32"}, [](auto a, auto b, auto c) {
-    return (b << 32 | a) >> (8 * (c & 3)) & 0xFFFFFFFF;
-  });
+  Check("prmt.b32.f4e $d, $a, $b, $c;", {"b32", "b32", "b32", "b32"},
+        [](auto a, auto b, auto c) { return (b << 32 | a) >> (8 * (c & 3)) & 0xFFFFFFFF; });
   Check("prmt.b32.ecr $d, $a, $b, $c;", {"b32", "b32", "b32", "b32"}, [](auto a, auto, auto c) {
     uint64_t d = 0;
     for (uint64_t k = 0; k < 4; ++k)
@@ -388,12 +428,13 @@ TEST(InterpArithmetic, BitsAndShifts) {
       sum += Signed(a >> (8 * k) & 0xFF, 8) * static_cast<int64_t>(b >> (8 * k) & 0xFF);
     return static_cast<uint64_t>(sum);
   });
-  Check("dp2a.hi.u32.s32 $d, $a, $b, $c;", {"s32", "u32", "s32", "s32"}, [](auto a, auto b, auto c) {
-    int64_t sum = static_cast<int64_t>(c);
-    for (int k = 0; k < 2; ++k)
-      sum += static_cast<int64_t>(a >> (16 * k) & 0xFFFF) * Signed(b >> (16 + 8 * k) & 0xFF, 8);
-    return static_cast<uint64_t>(sum);
-  });
+  Check(
+      "dp2a.hi.u32.s32 $d, $a, $b, $c;", {"s32", "u32", "s32", "s32"}, [](auto a, auto b, auto c) {
+        int64_t sum = static_cast<int64_t>(c);
+        for (int k = 0; k < 2; ++k)
+          sum += static_cast<int64_t>(a >> (16 * k) & 0xFFFF) * Signed(b >> (16 + 8 * k) & 0xFF, 8);
+        return static_cast<uint64_t>(sum);
+      });
   Check("bmsk.clamp.b32 $d, $a, $b;", {"b32", "u32", "u32"}, [](auto a, auto b, auto) -> uint64_t {
     uint64_t d = 0;
     for (uint64_t k = 0; k < 32; ++k)
@@ -443,12 +484,13 @@ TEST(InterpArithmetic, ComparisonsAndSelections) {
   Check("setp.gt.s16 %p1, $a, $b; selp.b16 $d, $a, $b, %p1;", {"s16", "s16", "s16"},
         [](auto a, auto b, auto) { return Signed(a, 16) > Signed(b, 16) ? a : b; });
   // The combining predicate, and both results.
-  Check("setp.gt.u32 %p3, $c, 100; setp.lt.and.u32 %p1|%p2, $a, $b, !%p3; selp.u32 %r4, 1, 0, %p1;"
-        "selp.u32 %r5, 2, 0, %p2; add.u32 $d, %r4, %r5;",
-        {"u32", "u32", "u32", "u32"}, [](auto a, auto b, auto c) -> uint64_t {
-          const bool q = !(c > 100);
-          return (a < b && q ? 1 : 0) + (!(a < b) && q ? 2 : 0);
-        });
+  Check(
+      "setp.gt.u32 %p3, $c, 100; setp.lt.and.u32 %p1|%p2, $a, $b, !%p3; selp.u32 %r4, 1, 0, %p1;"
+      "selp.u32 %r5, 2, 0, %p2; add.u32 $d, %r4, %r5;",
+      {"u32", "u32", "u32", "u32"}, [](auto a, auto b, auto c) -> uint64_t {
+        const bool q = !(c > 100);
+        return (a < b && q ? 1 : 0) + (!(a < b) && q ? 2 : 0);
+      });
   Check("set.lt.u32.s32 $d, $a, $b;", {"u32", "s32", "s32"},
         [](auto a, auto b, auto) -> uint64_t { return Signed(a, 32) < Signed(b, 32) ? ~0ull : 0; });
   Check("set.ge.f32.u32 $d, $a, $b;", {"f32", "u32", "u32"},
@@ -466,15 +508,23 @@ TEST(InterpArithmetic, ComparisonsAndSelections) {
 
 // ---- Floating point: references by wider formats, rounded once ----
 
-uint32_t F32Bits(float f) { return f != f ? 0x7FFFFFFF : std::bit_cast<uint32_t>(f); }
-float AsF32(uint64_t v) { return std::bit_cast<float>(static_cast<uint32_t>(v)); }
-double AsF64(uint64_t v) { return std::bit_cast<double>(v); }
+uint32_t F32Bits(float f) {
+  return f != f ? 0x7FFFFFFF : std::bit_cast<uint32_t>(f);
+}
+float AsF32(uint64_t v) {
+  return std::bit_cast<float>(static_cast<uint32_t>(v));
+}
+double AsF64(uint64_t v) {
+  return std::bit_cast<double>(v);
+}
 
 uint64_t F64Bits(double f) {
   // Invalid operations give the same NaN on an H200 and on x86.
   return f != f ? 0xFFF8000000000000 : std::bit_cast<uint64_t>(f);
 }
-float Flush(float f) { return std::fpclassify(f) == FP_SUBNORMAL ? std::copysign(0.0f, f) : f; }
+float Flush(float f) {
+  return std::fpclassify(f) == FP_SUBNORMAL ? std::copysign(0.0f, f) : f;
+}
 
 class HostRounding {
  public:
@@ -512,7 +562,9 @@ double RoundToDouble(__float128 exact, const std::string& mode) {
     return above;
   return exact > 0 ? below : above;
 }
-bool Finite(float f) { return f - f == 0; }
+bool Finite(float f) {
+  return f - f == 0;
+}
 
 TEST(InterpArithmetic, SinglePrecision) {
   for (const std::string mode : {"rn", "rz", "rm", "rp"}) {
@@ -578,9 +630,8 @@ TEST(InterpArithmetic, SinglePrecision) {
         [](auto a, auto, auto) -> uint64_t { return F32Bits(-AsF32(a)); });
   Check("abs.f32 $d, $a;", {"f32", "f32"},
         [](auto a, auto, auto) -> uint64_t { return F32Bits(std::fabs(AsF32(a))); });
-  Check("copysign.f32 $d, $a, $b;", {"f32", "f32", "f32"}, [](auto a, auto b, auto) -> uint64_t {
-    return (a & 0x80000000) | (b & 0x7FFFFFFF);
-  });
+  Check("copysign.f32 $d, $a, $b;", {"f32", "f32", "f32"},
+        [](auto a, auto b, auto) -> uint64_t { return (a & 0x80000000) | (b & 0x7FFFFFFF); });
   auto least = [](uint64_t a, uint64_t b, bool max, bool nan) -> uint64_t {
     const float x = AsF32(a), y = AsF32(b);
     if (x != x || y != y)
@@ -714,16 +765,14 @@ TEST(InterpArithmetic, HalfAndBfloat16) {
         if (error != 0)
           sum += (error > 0 ? 1 : -1) * (sum < 0 ? -sum : sum) * static_cast<__float128>(1e-30);
       }
-      return finish(x * y + z, sum,
-                    (std::signbit(x) != std::signbit(y)) && std::signbit(z));
+      return finish(x * y + z, sum, (std::signbit(x) != std::signbit(y)) && std::signbit(z));
     };
     Check("add.rn." + type + " $d, $a, $b;", {type, type, type}, add);
     Check("mul.rn." + type + " $d, $a, $b;", {type, type, type}, mul);
     Check("fma.rn." + type + " $d, $a, $b, $c;", {type, type, type, type}, fma);
     auto both = [](auto one) {
       return [=](uint64_t a, uint64_t b, uint64_t c) {
-        return one(a & 0xFFFF, b & 0xFFFF, c & 0xFFFF) |
-               one(a >> 16, b >> 16, c >> 16) << 16;
+        return one(a & 0xFFFF, b & 0xFFFF, c & 0xFFFF) | one(a >> 16, b >> 16, c >> 16) << 16;
       };
     };
     const std::string two = type + "x2";
@@ -815,10 +864,10 @@ TEST(InterpArithmetic, ConversionsBetweenIntegersAndFloats) {
                           {"rzi", [](double x) { return std::trunc(x); }},
                           {"rmi", [](double x) { return std::floor(x); }},
                           {"rpi", [](double x) { return std::ceil(x); }}};
-    const __float128 low = is_signed ? -static_cast<__float128>(static_cast<i128>(1) << (bits - 1))
-                                     : 0;
-    const __float128 high = static_cast<__float128>(
-        (static_cast<u128>(1) << (is_signed ? bits - 1 : bits)) - 1);
+    const __float128 low =
+        is_signed ? -static_cast<__float128>(static_cast<i128>(1) << (bits - 1)) : 0;
+    const __float128 high =
+        static_cast<__float128>((static_cast<u128>(1) << (is_signed ? bits - 1 : bits)) - 1);
     for (const Mode& m : modes) {
       auto to_int = [=](double x, bool wide) -> uint64_t {
         if (x != x)  // PTX ISA, cvt: 0, or the top bit where 64 bits are involved
@@ -893,13 +942,14 @@ TEST(InterpArithmetic, ApproximateFunctions) {
   for (const Function& f : functions) {
     SCOPED_TRACE(f.text);
     TestDevice device(1);
-    ASSERT_EQ(device.Load(std::string(".version 8.0\n.target sm_90\n.address_size 64\n"
-                                      ".visible .entry k(.param .u64 p)\n{\n.reg .f32 %f<3>;\n"
-                                      ".reg .b64 %rd<3>;\n.reg .b32 %r<3>;\n"
-                                      "ld.param.u64 %rd0, [p]; mov.u32 %r0, %tid.x;\n"
-                                      "mad.wide.u32 %rd1, %r0, 4, %rd0; ld.global.f32 %f0, [%rd1];\n") +
-                          f.text + " %f1, %f0; st.global.f32 [%rd1], %f1;\nret;\n}\n"),
-              "");
+    ASSERT_EQ(
+        device.Load(std::string(".version 8.0\n.target sm_90\n.address_size 64\n"
+                                ".visible .entry k(.param .u64 p)\n{\n.reg .f32 %f<3>;\n"
+                                ".reg .b64 %rd<3>;\n.reg .b32 %r<3>;\n"
+                                "ld.param.u64 %rd0, [p]; mov.u32 %r0, %tid.x;\n"
+                                "mad.wide.u32 %rd1, %r0, 4, %rd0; ld.global.f32 %f0, [%rd1];\n") +
+                    f.text + " %f1, %f0; st.global.f32 [%rd1], %f1;\nret;\n}\n"),
+        "");
     std::vector<float> values;
     for (float x = 0.01f; x < 3.0f; x *= 1.07f) {
       values.push_back(x);

@@ -54,7 +54,8 @@ TEST(InterpControl, LanesPartAndMeetAtThePostDominator) {
     activemask.b32 %r4;
     setp.ne.u32 %p3, %r4, -1;
     @%p3 mov.u32 %r1, 12345;
-    st.global.u32 [%rd9], %r1;)", 1, 32);
+    st.global.u32 [%rd9], %r1;)",
+                         1, 32);
   for (uint32_t i = 0; i < 32; ++i)
     EXPECT_EQ(out[i], i % 2 ? 3 * i : 5 * (i + 1)) << i;
 }
@@ -64,7 +65,8 @@ TEST(InterpControl, ColdCodeAfterTheEndOfTheFunctionMeetsInItsMiddle) {
     setp.gt.u32 %p1, %r10, 20; mov.u32 %r1, 1;
     @%p1 bra COLD;
   BACK: activemask.b32 %r4; st.global.u32 [%rd9], %r4; ret;
-  COLD: mov.u32 %r1, 2; bra BACK;)", 1, 32);
+  COLD: mov.u32 %r1, 2; bra BACK;)",
+                         1, 32);
   for (uint32_t i = 0; i < 32; ++i)
     EXPECT_EQ(out[i], 0xFFFFFFFFu) << i;
 }
@@ -74,7 +76,8 @@ TEST(InterpControl, EarlyExitsLeaveTheOthers) {
     setp.lt.u32 %p1, %r10, 7; @%p1 ret;
     rem.u32 %r1, %r10, 3; setp.eq.u32 %p2, %r1, 0; @%p2 bra SIDE;
     st.global.u32 [%rd9], 1; ret;
-  SIDE: st.global.u32 [%rd9], 2; exit;)", 2, 50);
+  SIDE: st.global.u32 [%rd9], 2; exit;)",
+                         2, 50);
   for (uint32_t i = 0; i < 100; ++i) {
     const uint32_t t = i % 50;
     EXPECT_EQ(out[i], t < 7 ? 0 : t % 3 == 0 ? 2 : 1) << i;
@@ -105,8 +108,8 @@ TEST(InterpControl, SpinLockAmongTheLanesOfAWarp) {
     membar.gl;
     atom.global.exch.b32 %r3, [%rd1], 0;
     bar.sync 0;
-    ld.volatile.global.u32 %r2, [%rd2]; st.global.u32 [%rd9], %r2;)", 1, 96,
-                         ".global .u32 lock;\n.global .u32 total;\n");
+    ld.volatile.global.u32 %r2, [%rd2]; st.global.u32 [%rd9], %r2;)",
+                         1, 96, ".global .u32 lock;\n.global .u32 total;\n");
   for (uint32_t v : out)
     EXPECT_EQ(v, 96u);
 }
@@ -119,7 +122,8 @@ TEST(InterpControl, LanesWaitForLanesOnTheOtherSideAndBehindTheMeetingPoint) {
   WAIT: ld.volatile.global.u32 %r1, [%rd1]; setp.eq.u32 %p2, %r1, 0; @%p2 bra WAIT;
   MEET: setp.eq.u32 %p3, %r10, 1;
     @%p3 st.volatile.global.u32 [%rd1], 77;
-    st.global.u32 [%rd9], 5;)", 1, 32, ".global .u32 flag;\n");
+    st.global.u32 [%rd9], 5;)",
+                         1, 32, ".global .u32 flag;\n");
   for (uint32_t v : out)
     EXPECT_EQ(v, 5u);
 }
@@ -131,7 +135,8 @@ TEST(InterpControl, WarpsOfABlockWaitForOneAnother) {
     bra END;
   SET: setp.eq.u32 %p3, %r10, 40; @!%p3 bra END;
     st.volatile.global.u32 [%rd1], 3;
-  END: st.global.u32 [%rd9], 1;)", 1, 64, ".global .u32 flag;\n");
+  END: st.global.u32 [%rd9], 1;)",
+                         1, 64, ".global .u32 flag;\n");
   EXPECT_EQ(std::accumulate(out.begin(), out.end(), 0u), 64u);
 }
 
@@ -143,7 +148,8 @@ TEST(InterpControl, BlocksWaitForLaterBlocks) {
   WAIT: ld.acquire.gpu.global.u32 %r1, [%rd1]; setp.eq.u32 %p2, %r1, 0; @%p2 bra WAIT;
     bra END;
   SET: st.release.gpu.global.u32 [%rd1], 3;
-  END: st.global.u32 [%rd9], 1;)", 100, 32, ".global .u32 flag;\n", 0, workers);
+  END: st.global.u32 [%rd9], 1;)",
+                           100, 32, ".global .u32 flag;\n", 0, workers);
     EXPECT_EQ(std::accumulate(out.begin(), out.end(), 0u), 3200u);
   }
 }
@@ -182,7 +188,8 @@ TEST(InterpControl, Barriers) {
     mov.u32 %r1, tile; mad.lo.u32 %r2, %r10, 4, %r1; st.shared.u32 [%r2], %r10;
     barrier.sync 0;
     sub.u32 %r3, 99, %r10; mad.lo.u32 %r2, %r3, 4, %r1; ld.shared.u32 %r4, [%r2];
-    st.global.u32 [%rd9], %r4;)", 3, 100, ".shared .align 4 .b8 tile[400];\n");
+    st.global.u32 [%rd9], %r4;)",
+                   3, 100, ".shared .align 4 .b8 tile[400];\n");
   for (uint32_t i = 0; i < 300; ++i)
     EXPECT_EQ(out[i], 99 - i % 100) << i;
   // Reductions; threads that have ended do not count.
@@ -192,7 +199,8 @@ TEST(InterpControl, Barriers) {
     barrier.red.popc.u32 %r1, 0, %p2;
     barrier.red.or.pred %p3, 1, %p2; barrier.red.and.pred %p4, 2, !%p2;
     selp.u32 %r2, 100, 0, %p3; selp.u32 %r3, 1000, 0, %p4;
-    add.u32 %r1, %r1, %r2; add.u32 %r1, %r1, %r3; st.global.u32 [%rd9], %r1;)", 1, 96);
+    add.u32 %r1, %r1, %r2; add.u32 %r1, %r1, %r3; st.global.u32 [%rd9], %r1;)",
+              1, 96);
   for (uint32_t i = 0; i < 70; ++i)
     EXPECT_EQ(out[i], 141u) << i;
   // Producer and consumer warps by arrive and sync on a counted barrier.
@@ -200,16 +208,18 @@ TEST(InterpControl, Barriers) {
     mov.u32 %r1, word; setp.lt.u32 %p1, %r10, 32; @%p1 bra CONSUMER;
     st.shared.u32 [%r1], 42; barrier.arrive 1, 64; bra END;
   CONSUMER: barrier.sync 1, 64; ld.shared.u32 %r2, [%r1]; st.global.u32 [%rd9], %r2;
-  END:)", 1, 64, ".shared .u32 word;\n");
+  END:)",
+              1, 64, ".shared .u32 word;\n");
   for (uint32_t i = 0; i < 32; ++i)
     EXPECT_EQ(out[i], 42u);
 }
 
 TEST(InterpWarp, Shuffles) {
   const auto run = [](const std::string& op) {
-    return Words("mul.lo.u32 %r1, %r10, 10; mov.u32 %r2, 99;" + op +
-                     " selp.u32 %r3, 1000, 0, %p1; add.u32 %r2, %r2, %r3; st.global.u32 [%rd9], %r2;",
-                 1, 32);
+    return Words(
+        "mul.lo.u32 %r1, %r10, 10; mov.u32 %r2, 99;" + op +
+            " selp.u32 %r3, 1000, 0, %p1; add.u32 %r2, %r2, %r3; st.global.u32 [%rd9], %r2;",
+        1, 32);
   };
   auto out = run("shfl.sync.down.b32 %r2|%p1, %r1, 5, 31, -1;");
   for (uint32_t i = 0; i < 32; ++i)
@@ -235,7 +245,8 @@ TEST(InterpWarp, ASyncFromBothSidesOfABranch) {
     @%p1 bra LOW;
     shfl.sync.bfly.b32 %r2, %r1, 16, 31, -1; bra MEET;
   LOW: add.u32 %r1, %r1, 100; shfl.sync.bfly.b32 %r2, %r1, 16, 31, -1;
-  MEET: st.global.u32 [%rd9], %r2;)", 1, 32);
+  MEET: st.global.u32 [%rd9], %r2;)",
+                         1, 32);
   for (uint32_t i = 0; i < 32; ++i)
     EXPECT_EQ(out[i], i < 16 ? i + 16 : i - 16 + 100) << i;
 }
@@ -250,13 +261,16 @@ TEST(InterpWarp, LanesWithDifferentMemberMasksInOneInstruction) {
 }
 
 TEST(InterpWarp, VotesMatchesReductions) {
-  auto word = [](const std::string& body) { return Words(body + "st.global.u32 [%rd9], %r2;", 1, 32); };
+  auto word = [](const std::string& body) {
+    return Words(body + "st.global.u32 [%rd9], %r2;", 1, 32);
+  };
   auto out = word("setp.gt.u32 %p1, %r10, 20; vote.sync.ballot.b32 %r2, %p1, -1;");
   EXPECT_EQ(out[3], 0xFFE00000u);
-  out = word("setp.gt.u32 %p1, %r10, 20; vote.sync.any.pred %p2, %p1, -1; vote.sync.all.pred %p3, %p1, -1;"
-             "vote.sync.uni.pred %p4, %p1, -1; vote.sync.all.pred %p5, !%p1, 0xFF;"
-             "selp.u32 %r2, 1, 0, %p2; @%p3 add.u32 %r2, %r2, 2; @%p4 add.u32 %r2, %r2, 4;"
-             "@%p5 add.u32 %r2, %r2, 8;");
+  out = word(
+      "setp.gt.u32 %p1, %r10, 20; vote.sync.any.pred %p2, %p1, -1; vote.sync.all.pred %p3, %p1, -1;"
+      "vote.sync.uni.pred %p4, %p1, -1; vote.sync.all.pred %p5, !%p1, 0xFF;"
+      "selp.u32 %r2, 1, 0, %p2; @%p3 add.u32 %r2, %r2, 2; @%p4 add.u32 %r2, %r2, 4;"
+      "@%p5 add.u32 %r2, %r2, 8;");
   EXPECT_EQ(out[3], 9u);
   out = word("shr.u32 %r1, %r10, 3; match.any.sync.b32 %r2, %r1, -1;");
   for (uint32_t i = 0; i < 32; ++i)
@@ -366,21 +380,22 @@ TEST(InterpMemory, LocalArraysAndGenericAddresses) {
     mov.u64 %rd5, word; cvta.shared.u64 %rd6, %rd5; isspacep.shared %p6, %rd6; @!%p6 mov.u32 %r4, 5;
     atom.add.u32 %r5, [%rd6], 1; bar.sync 0; ld.u32 %r6, [%rd6];
     setp.ne.u32 %p7, %r6, 64; @%p7 mov.u32 %r4, 6;
-    st.u32 [%rd9], %r4;)", 2, 64, ".shared .u32 word;\n");
+    st.u32 [%rd9], %r4;)",
+                         2, 64, ".shared .u32 word;\n");
   for (uint32_t i = 0; i < 128; ++i)
     EXPECT_EQ(out[i], (i % 64) * ((i % 64) % 32)) << i;
 }
 
 TEST(InterpMemory, StaticAndDynamicSharedMemory) {
-  const auto out = Words(R"(
+  const auto out = Words(
+      R"(
     mov.u32 %r1, fixed; mov.u32 %r2, dynamic; mad.lo.u32 %r3, %r10, 4, %r2;
     st.shared.u32 [%r3], %r10; st.shared.u32 [fixed+4], 7;
     bar.sync 0;
     ld.shared.u32 %r4, [%r2+124]; ld.shared.u32 %r5, [fixed+4];
     mov.u32 %r6, %dynamic_smem_size; mad.lo.u32 %r4, %r5, 100, %r4; mad.lo.u32 %r4, %r6, 10000, %r4;
-    st.global.u32 [%rd9], %r4;)", 2, 32,
-                         ".shared .align 4 .b8 fixed[12];\n.extern .shared .align 16 .b8 dynamic[];\n",
-                         128);
+    st.global.u32 [%rd9], %r4;)",
+      2, 32, ".shared .align 4 .b8 fixed[12];\n.extern .shared .align 16 .b8 dynamic[];\n", 128);
   for (uint32_t v : out)
     EXPECT_EQ(v, 1280731u);
 }
@@ -388,7 +403,8 @@ TEST(InterpMemory, StaticAndDynamicSharedMemory) {
 TEST(InterpMemory, VariablesWithInitializers) {
   const auto out = Words(R"(
     ld.const.u32 %r1, [table+8]; ld.global.u64 %rd1, [pointer]; ld.global.u32 %r2, [%rd1];
-    mad.lo.u32 %r1, %r1, 1000, %r2; st.global.u32 [%rd9], %r1;)", 1, 32,
+    mad.lo.u32 %r1, %r1, 1000, %r2; st.global.u32 [%rd9], %r1;)",
+                         1, 32,
                          ".const .align 4 .u32 table[4] = {1, 2, 3, 4};\n"
                          ".global .align 4 .u32 numbers[3] = {10, 20, 30};\n"
                          ".global .u64 pointer = numbers+4;\n");
@@ -406,7 +422,8 @@ TEST(InterpMemory, AsynchronousCopies) {
     cp.async.commit_group; cp.async.wait_group 0; bar.sync 0;
     ld.shared.v4.u32 {%r4, %r5, %r6, %r7}, [%r2];
     add.u32 %r4, %r4, %r5; add.u32 %r4, %r4, %r6; mad.lo.u32 %r4, %r7, 1000000, %r4;
-    st.global.u32 [%rd9], %r4;)", ".shared .align 16 .b8 tile[512];\n")),
+    st.global.u32 [%rd9], %r4;)",
+                               ".shared .align 16 .b8 tile[512];\n")),
             "");
   std::vector<uint32_t> in(33 * 4);
   std::iota(in.begin(), in.end(), 1);
@@ -444,7 +461,8 @@ ONE: st.param.b32 [result], 1; ret; }
       ld.param.b32 %r2, [b]; }
     activemask.b32 %r3; setp.ne.u32 %p1, %r3, -1; @%p1 mov.u32 %r2, 0;
     call (%r2), twice, (%r2);
-    st.global.u32 [%rd9], %r2;)", 1, 64, functions);
+    st.global.u32 [%rd9], %r2;)",
+                   1, 64, functions);
   const uint32_t factorials[] = {1, 2, 6, 24, 120, 720};
   for (uint32_t i = 0; i < 64; ++i)
     EXPECT_EQ(out[i], 2 * factorials[i % 6]) << i;
@@ -453,7 +471,8 @@ ONE: st.param.b32 [result], 1; ret; }
       st.param.u32 [s], %r10; mul.lo.u32 %r1, %r10, 3; st.param.u32 [s+12], %r1;
       st.param.b32 [b], 5;
       call.uni (b), sum, (s); ld.param.b32 %r2, [b]; }
-    st.global.u32 [%rd9], %r2;)", 1, 32, functions);
+    st.global.u32 [%rd9], %r2;)",
+              1, 32, functions);
   for (uint32_t i = 0; i < 32; ++i) {
     if (i != 4) {
       EXPECT_EQ(out[i], 4 * i) << i;
@@ -464,18 +483,20 @@ ONE: st.param.b32 [result], 1; ret; }
     { .param .b32 a; .param .b32 b; st.param.b32 [a], %r10;
       prototype: .callprototype (.param .b32 _) _ (.param .b32 _);
       call (b), %rd3, (a), prototype; ld.param.b32 %r2, [b]; }
-    st.global.u32 [%rd9], %r2;)", 1, 32, functions);
+    st.global.u32 [%rd9], %r2;)",
+              1, 32, functions);
   for (uint32_t i = 0; i < 32; ++i)
     EXPECT_EQ(out[i], i % 2 ? i - 1 : i + 1000) << i;
 }
 
 TEST(InterpCalls, GuardedCallsComeBackTogether) {
-  const auto out = Words(R"(
+  const auto out =
+      Words(R"(
     mov.u32 %r2, 7; setp.lt.u32 %p1, %r10, 9;
     @%p1 call (%r2), twice, (%r10);
     activemask.b32 %r3; setp.ne.u32 %p2, %r3, -1; @%p2 mov.u32 %r2, 999;
-    st.global.u32 [%rd9], %r2;)", 1, 32,
-                         ".func (.reg .b32 result) twice(.reg .b32 x) { add.u32 result, x, x; ret; }\n");
+    st.global.u32 [%rd9], %r2;)",
+            1, 32, ".func (.reg .b32 result) twice(.reg .b32 x) { add.u32 result, x, x; ret; }\n");
   for (uint32_t i = 0; i < 32; ++i)
     EXPECT_EQ(out[i], i < 9 ? 2 * i : 7) << i;
 }
@@ -502,7 +523,8 @@ TEST(InterpCalls, Printf) {
   const LaunchResult r = device.Run("k", {1}, {2}, out, uint64_t{0});
   ASSERT_EQ(r.code, 0) << r.message;
   EXPECT_EQ(device.printed,
-            "i=-1 u=00ab l=12345678901234 f=3.12 s=abc Z%\ni=0 u=00ab l=12345678901234 f=3.12 s=abc Z%\n");
+            "i=-1 u=00ab l=12345678901234 f=3.12 s=abc Z%\ni=0 u=00ab l=12345678901234 f=3.12 "
+            "s=abc Z%\n");
   EXPECT_EQ(device.Download<uint32_t>(out, 1)[0], 6u);
 }
 
@@ -556,7 +578,8 @@ TEST(InterpControl, ClocksMoveOn) {
     mov.u64 %rd1, %globaltimer;
   WAIT: nanosleep.u32 20; mov.u64 %rd2, %globaltimer; sub.u64 %rd2, %rd2, %rd1;
     setp.lt.u64 %p1, %rd2, 100000; @%p1 bra WAIT;
-    mov.u64 %rd3, %clock64; setp.eq.u64 %p2, %rd3, 0; @%p2 trap; st.global.u32 [%rd9], 1;)", 1, 32);
+    mov.u64 %rd3, %clock64; setp.eq.u64 %p2, %rd3, 0; @%p2 trap; st.global.u32 [%rd9], 1;)",
+                         1, 32);
   EXPECT_EQ(out[0], 1u);
 }
 

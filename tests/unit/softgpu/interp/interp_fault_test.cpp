@@ -37,10 +37,11 @@ struct Fixture {
 };
 
 TEST(InterpFault, IllegalAddressNamesThreadPlaceAndAddress) {
-  Fixture run("st.global.u32 [%rd9], 1;\n"
-          "setp.eq.u32 %p1, %r13, 37; @!%p1 bra END;\n"
-          "mov.u64 %rd1, 0x123456789000;\n"
-          "st.global.v2.u32 [%rd1], {%r1, %r2};\nEND:");
+  Fixture run(
+      "st.global.u32 [%rd9], 1;\n"
+      "setp.eq.u32 %p1, %r13, 37; @!%p1 bra END;\n"
+      "mov.u64 %rd1, 0x123456789000;\n"
+      "st.global.v2.u32 [%rd1], {%r1, %r2};\nEND:");
   const LaunchResult r = run(1, 64);
   EXPECT_EQ(r.code, kIllegalAddress);
   EXPECT_EQ(r.block, 0u);
@@ -60,18 +61,19 @@ TEST(InterpFault, EveryKindHasItsCode) {
     const char* body;
     int code;
   };
-  for (const Case& c : {
-           Case{"ld.global.u32 %r1, [%rd9+2];", kMisalignedAddress},
-           Case{"ld.global.v4.u32 {%r1,%r2,%r3,%r4}, [%rd8+8];", kMisalignedAddress},
-           Case{"mov.u64 %rd1, 0; ld.u32 %r1, [%rd1];", kIllegalAddress},
-           Case{"mov.u64 %rd1, 0xFFFF000000000000; ld.u32 %r1, [%rd1];", kIllegalAddress},
-           Case{"red.global.add.u32 [%rd8+0x1000000], 1;", kIllegalAddress},
-           Case{"mov.u32 %r1, 65536; ld.shared.u32 %r2, [%r1];", kLaunchFailed},
-           Case{".local .b8 l[16]; mov.u64 %rd1, l; ld.local.u32 %r2, [%rd1+4096];", kLaunchFailed},
-           Case{"trap;", kLaunchFailed},
-           Case{"st.global.u32 [table], 1; mov.u64 %rd1, 64; add.u64 %rd1, %rd1, %rd8; @%p1 bra L; L: trap;",
-                kLaunchFailed},
-           Case{"bar.sync 20;", kLaunchFailed}}) {
+  for (const Case& c :
+       {Case{"ld.global.u32 %r1, [%rd9+2];", kMisalignedAddress},
+        Case{"ld.global.v4.u32 {%r1,%r2,%r3,%r4}, [%rd8+8];", kMisalignedAddress},
+        Case{"mov.u64 %rd1, 0; ld.u32 %r1, [%rd1];", kIllegalAddress},
+        Case{"mov.u64 %rd1, 0xFFFF000000000000; ld.u32 %r1, [%rd1];", kIllegalAddress},
+        Case{"red.global.add.u32 [%rd8+0x1000000], 1;", kIllegalAddress},
+        Case{"mov.u32 %r1, 65536; ld.shared.u32 %r2, [%r1];", kLaunchFailed},
+        Case{".local .b8 l[16]; mov.u64 %rd1, l; ld.local.u32 %r2, [%rd1+4096];", kLaunchFailed},
+        Case{"trap;", kLaunchFailed},
+        Case{"st.global.u32 [table], 1; mov.u64 %rd1, 64; add.u64 %rd1, %rd1, %rd8; @%p1 bra L; L: "
+             "trap;",
+             kLaunchFailed},
+        Case{"bar.sync 20;", kLaunchFailed}}) {
     Fixture run(c.body, ".global .u32 table;\n");
     const LaunchResult r = run(1, 32);
     EXPECT_EQ(r.code, c.code) << c.body << ": " << r.message;
@@ -88,7 +90,8 @@ TEST(InterpFault, MemoryThatMayNotBeWritten) {
 }
 
 TEST(InterpFault, StrayAccessesAreCountedOrFault) {
-  const char* body = "ld.param.u64 %rd1, [in]; ld.global.u32 %r1, [%rd1+100]; st.global.u32 [%rd9], %r1;";
+  const char* body =
+      "ld.param.u64 %rd1, [in]; ld.global.u32 %r1, [%rd1+100]; st.global.u32 [%rd9], %r1;";
   Fixture page(body);
   page.in = page.device.memory.Allocate(100);
   LaunchResult r = page(1, 32);
@@ -104,7 +107,8 @@ TEST(InterpFault, StrayAccessesAreCountedOrFault) {
 
 TEST(InterpFault, FailedAssertionIsReportedAsCudaDoes) {
   // message "x > 0", file "f.cu", function "g"
-  Fixture run(R"(
+  Fixture run(
+      R"(
     setp.ne.u32 %p1, %r10, 2; @%p1 bra OK;
     mov.u64 %rd1, message; mov.u64 %rd2, file; mov.u64 %rd3, function;
     { .param .b64 a; .param .b64 b; .param .b32 c; .param .b64 d; .param .b64 e;
@@ -112,9 +116,10 @@ TEST(InterpFault, FailedAssertionIsReportedAsCudaDoes) {
       st.param.b64 [e], 1;
       call.uni __assertfail, (a, b, c, d, e); }
   OK: st.global.u32 [%rd9], 3;)",
-          ".extern .func __assertfail(.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, .param .b64 e);\n"
-          ".global .b8 message[6] = {120,32,62,32,48,0};\n.global .b8 file[5] = {102,46,99,117,0};\n"
-          ".global .b8 function[2] = {103,0};\n");
+      ".extern .func __assertfail(.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, "
+      ".param .b64 e);\n"
+      ".global .b8 message[6] = {120,32,62,32,48,0};\n.global .b8 file[5] = {102,46,99,117,0};\n"
+      ".global .b8 function[2] = {103,0};\n");
   const LaunchResult r = run(1, 4);
   EXPECT_EQ(r.code, kAssert);
   EXPECT_EQ(r.thread, 2u);
@@ -124,7 +129,8 @@ TEST(InterpFault, FailedAssertionIsReportedAsCudaDoes) {
 
 TEST(InterpFault, EndlessRecursionEnds) {
   Fixture run("call f, ();",
-          ".func f() { .local .b8 l[64]; .reg .b64 %rd<2>; mov.u64 %rd1, l; st.local.u32 [%rd1], 1; call f, (); ret; }\n");
+              ".func f() { .local .b8 l[64]; .reg .b64 %rd<2>; mov.u64 %rd1, l; st.local.u32 "
+              "[%rd1], 1; call f, (); ret; }\n");
   const LaunchResult r = run(1, 32);
   EXPECT_EQ(r.code, kLaunchFailed);
   EXPECT_THAT(r.message, HasSubstr("stack overflow"));
@@ -150,7 +156,8 @@ TEST(InterpFault, StepBudget) {
 }
 
 TEST(InterpFault, ABarrierThatIsNeverCompleteUsesUpTheBudget) {
-  Fixture run("setp.lt.u32 %p1, %r10, 32; @%p1 bra A; barrier.sync 1; bra B; A: barrier.sync 2; B:");
+  Fixture run(
+      "setp.lt.u32 %p1, %r10, 32; @%p1 bra A; barrier.sync 1; bra B; A: barrier.sync 2; B:");
   run.device.request.step_budget = 1'000'000'000;
   const LaunchResult r = run(1, 64);
   EXPECT_EQ(r.code, kLaunchTimeout);
@@ -158,7 +165,9 @@ TEST(InterpFault, ABarrierThatIsNeverCompleteUsesUpTheBudget) {
 }
 
 TEST(InterpFault, CancelEndsALaunch) {
-  for (const char* body : {"L: bra L;", "setp.lt.u32 %p1, %r10, 32; @%p1 bra A; barrier.sync 1; bra B; A: barrier.sync 2; B:"}) {
+  for (const char* body :
+       {"L: bra L;",
+        "setp.lt.u32 %p1, %r10, 32; @%p1 bra A; barrier.sync 1; bra B; A: barrier.sync 2; B:"}) {
     Fixture run(body);
     std::atomic<bool> cancel{false};
     run.device.request.cancel = &cancel;
@@ -169,7 +178,8 @@ TEST(InterpFault, CancelEndsALaunch) {
 }
 
 TEST(InterpFault, ARunningKernelFaultsWhenItsMemoryGoesAway) {
-  Fixture run("L: ld.global.u32 %r1, [%rd9]; add.u32 %r1, %r1, 1; st.global.u32 [%rd9], %r1; bra L;");
+  Fixture run(
+      "L: ld.global.u32 %r1, [%rd9]; add.u32 %r1, %r1, 1; st.global.u32 [%rd9], %r1; bra L;");
   std::thread other([&] {
     while (reinterpret_cast<std::atomic<uint32_t>*>(run.out)->load() < 10)
       std::this_thread::yield();
@@ -245,7 +255,9 @@ TEST(InterpFaultPlan, FlipsABitOfARegisterOrOfMemory) {
   EXPECT_EQ(run.word(3), (2u ^ 16) + 1);
   EXPECT_EQ(run.word(2), 3u);
   // Of a predicate.
-  Fixture other("setp.eq.u32 %p1, %r10, 1000; mov.u32 %r1, 5; @%p1 mov.u32 %r1, 6; st.global.u32 [%rd9], %r1;");
+  Fixture other(
+      "setp.eq.u32 %p1, %r10, 1000; mov.u32 %r1, 5; @%p1 mov.u32 %r1, 6; st.global.u32 [%rd9], "
+      "%r1;");
   plan.instruction = 6;
   other.device.request.fault = plan;
   ASSERT_EQ(other(1, 32).code, 0);
@@ -291,11 +303,13 @@ TEST(InterpFaultPlan, AHangEndsWithItsMemoryOrTheBudget) {
 
 TEST(InterpRecord, ExactBytesReadAndWritten) {
   // Thread i reads 2 bytes at 6 * i and writes 4 at 8 * i; atomics count as both.
-  Fixture run("ld.param.u64 %rd1, [in]; mad.wide.u32 %rd2, %r13, 6, %rd1; ld.global.u16 %r1, [%rd2];\n"
-          "mad.wide.u32 %rd3, %r13, 8, %rd8; st.global.u32 [%rd3], %r1;\n"
-          "setp.eq.u32 %p1, %r13, 3; @%p1 atom.global.add.u32 %r2, [%rd1+2000], 1;\n"
-          "mov.u32 %r4, s; mad.lo.u32 %r4, %r10, 4, %r4; st.shared.u32 [%r4], %r1; @%p1 ld.global.v4.u32 {%r1,%r2,%r3,%r4}, [%rd8+32768];",
-          ".shared .b8 s[256];\n");
+  Fixture run(
+      "ld.param.u64 %rd1, [in]; mad.wide.u32 %rd2, %r13, 6, %rd1; ld.global.u16 %r1, [%rd2];\n"
+      "mad.wide.u32 %rd3, %r13, 8, %rd8; st.global.u32 [%rd3], %r1;\n"
+      "setp.eq.u32 %p1, %r13, 3; @%p1 atom.global.add.u32 %r2, [%rd1+2000], 1;\n"
+      "mov.u32 %r4, s; mad.lo.u32 %r4, %r10, 4, %r4; st.shared.u32 [%r4], %r1; @%p1 "
+      "ld.global.v4.u32 {%r1,%r2,%r3,%r4}, [%rd8+32768];",
+      ".shared .b8 s[256];\n");
   run.device.request.record_accesses = true;
   run.in = run.device.memory.Allocate(4096);
   const LaunchResult r = run(3, 50);
@@ -334,19 +348,21 @@ TEST(InterpCompile, WhatIsNotSupportedIsNamed) {
     const char* body;
     const char* says;
   };
-  for (const Case& c : {
-           Case{"wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%r1,%r1,%r1,%r1,%r1,%r1,%r1,%r1}, {%r1,%r1,%r1,%r1,%r1,%r1,%r1,%r1}, {%r1,%r1,%r1,%r1,%r1,%r1,%r1,%r1}, {%r1,%r1,%r1,%r1,%r1,%r1,%r1,%r1};",
-                "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 is not supported by softgpu"},
-           Case{"frobnicate.u32 %r1, %r2;", "frobnicate.u32 is not supported by softgpu"},
-           Case{"add.u32 %r1, %rd1, %r2;", "wrong size"},
-           Case{"add.u32 %r1, %r2;", "number of operands"},
-           Case{"add.u32 %p1, %r2, %r1;", "wrong type"},
-           Case{"add.banana.u32 %r1, %r1, %r2;", "is not supported"},
-           Case{"st.const.u32 [%rd1], %r1;", "cannot be written"},
-           Case{"atom.local.add.u32 %r1, [%rd1], 1;", "global or shared"},
-           Case{"call nowhere, ();", "nowhere"},
-           Case{"mov.b64 {%r1, %r2, %r3}, %rd1;", "is not supported"},
-           Case{"ld.global.v2.u32 %r1, [%rd1];", "length"}}) {
+  for (const Case& c :
+       {Case{"wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%r1,%r1,%r1,%r1,%r1,%r1,%r1,%r1}, "
+             "{%r1,%r1,%r1,%r1,%r1,%r1,%r1,%r1}, {%r1,%r1,%r1,%r1,%r1,%r1,%r1,%r1}, "
+             "{%r1,%r1,%r1,%r1,%r1,%r1,%r1,%r1};",
+             "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 is not supported by softgpu"},
+        Case{"frobnicate.u32 %r1, %r2;", "frobnicate.u32 is not supported by softgpu"},
+        Case{"add.u32 %r1, %rd1, %r2;", "wrong size"},
+        Case{"add.u32 %r1, %r2;", "number of operands"},
+        Case{"add.u32 %p1, %r2, %r1;", "wrong type"},
+        Case{"add.banana.u32 %r1, %r1, %r2;", "is not supported"},
+        Case{"st.const.u32 [%rd1], %r1;", "cannot be written"},
+        Case{"atom.local.add.u32 %r1, [%rd1], 1;", "global or shared"},
+        Case{"call nowhere, ();", "nowhere"},
+        Case{"mov.b64 {%r1, %r2, %r3}, %rd1;", "is not supported"},
+        Case{"ld.global.v2.u32 %r1, [%rd1];", "length"}}) {
     TestDevice device(1);
     const std::string problem = device.Load(Kernel(c.body, ".extern .func nowhere();\n"));
     EXPECT_THAT(problem, HasSubstr(c.says)) << c.body;
@@ -356,11 +372,12 @@ TEST(InterpCompile, WhatIsNotSupportedIsNamed) {
 
 TEST(InterpCompile, KernelInfo) {
   TestDevice device(1);
-  ASSERT_EQ(device.Load(".version 8.0\n.target sm_90\n.address_size 64\n"
-                        ".global .align 8 .b8 g[24];\n.const .f32 c;\n.extern .shared .align 16 .b8 d[];\n"
-                        ".visible .entry k(.param .u32 a, .param .u64 b, .param .align 4 .b8 s[12])\n"
-                        ".maxntid 128, 2, 1\n{\n.shared .align 4 .b8 t[100];\n.local .b8 l[40];\n"
-                        ".reg .b64 %rd<4>;\nmov.u64 %rd1, d; mov.u64 %rd2, t; mov.u64 %rd3, l;\nret;\n}\n"),
+  ASSERT_EQ(device.Load(
+                ".version 8.0\n.target sm_90\n.address_size 64\n"
+                ".global .align 8 .b8 g[24];\n.const .f32 c;\n.extern .shared .align 16 .b8 d[];\n"
+                ".visible .entry k(.param .u32 a, .param .u64 b, .param .align 4 .b8 s[12])\n"
+                ".maxntid 128, 2, 1\n{\n.shared .align 4 .b8 t[100];\n.local .b8 l[40];\n"
+                ".reg .b64 %rd<4>;\nmov.u64 %rd1, d; mov.u64 %rd2, t; mov.u64 %rd3, l;\nret;\n}\n"),
             "");
   const KernelInfo& k = device.instance.program->kernels()[0];
   EXPECT_EQ(k.name, "k");
@@ -380,9 +397,10 @@ TEST(InterpCompile, KernelInfo) {
 }
 
 TEST(InterpRun, LaunchesThatWaitForEachOtherRunTogether) {
-  Fixture run("ld.param.u64 %rd1, [in];\nsetp.eq.u64 %p1, %rd1, 0; @%p1 bra SET;\n"
-          "W: ld.volatile.global.u32 %r1, [%rd8]; setp.eq.u32 %p2, %r1, 0; @%p2 bra W; ret;\n"
-          "SET: st.volatile.global.u32 [%rd8], 1;");
+  Fixture run(
+      "ld.param.u64 %rd1, [in];\nsetp.eq.u64 %p1, %rd1, 0; @%p1 bra SET;\n"
+      "W: ld.volatile.global.u32 %r1, [%rd8]; setp.eq.u32 %p2, %r1, 0; @%p2 bra W; ret;\n"
+      "SET: st.volatile.global.u32 [%rd8], 1;");
   std::vector<uint8_t> waits(16, 0), sets(16, 0);
   std::memcpy(waits.data(), &run.out, 8);
   std::memcpy(sets.data(), &run.out, 8);
