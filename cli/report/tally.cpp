@@ -94,9 +94,11 @@ void Tally::attached(Process process, const protocol::Attached& message) {
 }
 
 bool Tally::kernel(Process process, protocol::KernelInfo message) {
-  if (message.row == 0 || message.row >= protocol::kMaxKernels ||
-      message.verdict > VerdictKind::kUnknown) {
+  if (message.row >= protocol::kMaxKernels || message.verdict > VerdictKind::kUnknown) {
     return false;
+  }
+  if (message.row == 0) {
+    return true;  // one of those beyond the table's end, which share that row
   }
   cut(message.name);
   cut(message.symbol);

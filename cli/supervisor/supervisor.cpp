@@ -97,7 +97,6 @@ class Run {
   ExitInfo exit_;
   pid_t child_ = -1;
   int child_status_ = 0;
-  bool child_stopped_ = false;
   bool stop_asked_ = false;  // a SIGTSTP came since the app was last continued
 };
 
@@ -285,9 +284,6 @@ void Run::take_signal(const signalfd_siginfo& info) {
       forward = false;
     }
   }
-  if (signal == SIGCONT && child_stopped_) {
-    forward = true;
-  }
   events_.write(
       "signal",
       {{"signal", std::int64_t{signal}}, {"sender", std::int64_t{sender}}, {"forwarded", forward}});
@@ -307,10 +303,8 @@ bool Run::follow_child() {
       return got == 0;
     }
     if (WIFCONTINUED(status)) {
-      child_stopped_ = false;
       stop_asked_ = false;
     } else if (WIFSTOPPED(status)) {
-      child_stopped_ = true;
       const int signal = WSTOPSIG(status);
       // A stop of job control is the whole job's: our parent, the shell, waits for us and not for
       // the app. A SIGSTOP sent to the app alone is not: who sent it continues the app alone.
