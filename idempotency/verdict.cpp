@@ -71,8 +71,8 @@ class Decider {
       intersect(out_.writes, out_.reads, out_.clobbered);
       merge(out_.clobbered);
       out_.kind = VerdictKind::kClobbers;
-      out_.reason =
-          "reads and rewrites memory in one step (atomic) at " + hex(out_.clobbered.front().begin);
+      out_.reason = "reads and rewrites memory in one atomic step (at " +
+                    hex(out_.clobbered.front().begin) + ")";
       return;
     }
     if (unknown_) {
@@ -84,9 +84,9 @@ class Decider {
     merge(out_.clobbered);
     if (!out_.clobbered.empty()) {
       out_.kind = VerdictKind::kClobbers;
-      out_.reason = (rewrites ? "reads and rewrites memory in one step (atomic) at "
-                              : "may write memory that it also reads, at ") +
-                    hex(out_.clobbered.front().begin);
+      out_.reason = (rewrites ? "reads and rewrites memory in one atomic step (at "
+                              : "may write memory that it also reads (at ") +
+                    hex(out_.clobbered.front().begin) + ")";
       return;
     }
     out_.kind = VerdictKind::kIdempotent;
