@@ -283,8 +283,7 @@ void RuntimeCallback(uint32_t site, uint32_t cbid, const char* name, const void*
 
 namespace rt {
 
-// --- errors, devices
-// -------------------------------------------------------------------------------
+// --- errors, devices ---
 
 cudaError_t cudaGetLastError() {
   const cudaError_t result = last_error;
@@ -521,7 +520,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** address,
   return From(result);
 }
 
-// --- memory --------------------------------------------------------------------------------------
+// --- memory ---
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   NEED_CONTEXT();
@@ -801,7 +800,7 @@ cudaError_t cudaMemcpyFromSymbol(void* to, const void* symbol, size_t bytes, siz
   return CopySync(to, reinterpret_cast<void*>(address + offset), bytes, kind);
 }
 
-// --- streams and events --------------------------------------------------------------------------
+// --- streams and events ---
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
   NEED_CONTEXT();
@@ -942,7 +941,7 @@ cudaError_t cudaIpcCloseMemHandle(void* pointer) {
   return From(cuIpcCloseMemHandle(Address(pointer)));
 }
 
-// --- kernels -------------------------------------------------------------------------------------
+// --- kernels ---
 
 cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** args,
                              size_t shared, cudaStream_t stream) {

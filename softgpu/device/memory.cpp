@@ -520,7 +520,7 @@ bool Memory::UnmapImported(uint64_t address) {
   return true;
 }
 
-// --- virtual memory management -------------------------------------------------------------------
+// --- virtual memory management ---
 
 CUresult Memory::Create(uint64_t size, const CUmemAllocationProp& properties,
                         CUmemGenericAllocationHandle* out) {

@@ -74,7 +74,7 @@ class Memory {
   uint64_t capacity() const { return capacity_; }
   uint64_t used(int device) const { return used_[device].load(); }
 
-  // --- plain memory --------------------------------------------------------------------------
+  // --- plain memory ---
   /// 0 when there is no room.
   uint64_t Allocate(uint64_t bytes, MemoryKind kind, int device, CUcontext context,
                     unsigned flags = 0, void* pool = nullptr);
@@ -95,18 +95,18 @@ class Memory {
   /// Device memory of `owner` becomes accessible to `peer`, or no longer.
   void SetPeer(int owner, int peer, bool on);
 
-  // --- host memory of the program ------------------------------------------------------------
+  // --- host memory of the program ---
   CUresult Register(uint64_t address, uint64_t size, unsigned flags, CUcontext context);
   CUresult Unregister(uint64_t address);
 
-  // --- legacy IPC ----------------------------------------------------------------------------
+  // --- legacy IPC ---
   /// Descriptor and offset of plain device memory, for a handle.
   bool PlainFile(uint64_t address, int* fd, uint64_t* offset, uint64_t* size, int* device) const;
   /// Maps another process's memory at an address of our choice; 0 if impossible.
   uint64_t MapImported(int fd, uint64_t offset, uint64_t size, int device, CUcontext context);
   bool UnmapImported(uint64_t address);
 
-  // --- virtual memory management -------------------------------------------------------------
+  // --- virtual memory management ---
   CUresult Create(uint64_t size, const CUmemAllocationProp& properties,
                   CUmemGenericAllocationHandle* out);
   CUresult Import(int fd, CUmemGenericAllocationHandle* out);

@@ -465,8 +465,7 @@ CUresult cuMemHostUnregister(void* pointer) {
   return Memory::Get().Unregister(reinterpret_cast<uint64_t>(pointer));
 }
 
-// --- pointer attributes
-// -----------------------------------------------------------------------------
+// --- pointer attributes ---
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
   if (!data)
@@ -501,8 +500,7 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
   return CUDA_SUCCESS;
 }
 
-// --- linear copies
-// ------------------------------------------------------------------------------------
+// --- linear copies ---
 
 CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
   return Copy(to, Side::kEither, from, Side::kEither, bytes, nullptr, true);
@@ -556,8 +554,7 @@ CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, CUstream stream) {
   return copy ? CopyBox(*copy, stream, false) : CUDA_ERROR_INVALID_VALUE;
 }
 
-// --- sets
-// ---------------------------------------------------------------------------------------------
+// --- sets ---
 
 CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count) {
   return Set<uint8_t>(to, 0, value, count, 1, nullptr);
@@ -602,8 +599,7 @@ CUresult cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned int value, si
   return Set<uint32_t>(to, pitch, value, width, height, stream);
 }
 
-// --- managed memory: nothing moves
-// -----------------------------------------------------------------
+// --- managed memory: nothing moves ---
 
 CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice, CUstream handle) {
   std::shared_ptr<Stream> stream;
@@ -631,8 +627,7 @@ CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice, 
   return api::cuMemAdvise(address, bytes, advice, 0);
 }
 
-// --- stream-ordered allocation
-// -----------------------------------------------------------------------
+// --- stream-ordered allocation ---
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool handle,
                                  CUstream stream_handle) {
@@ -811,8 +806,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
   }
 }
 
-// --- legacy IPC
-// -----------------------------------------------------------------------------------------
+// --- legacy IPC ---
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle* out, CUdeviceptr address) {
   if (!out)
@@ -865,8 +859,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   return Memory::Get().UnmapImported(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// --- virtual memory management
-// ----------------------------------------------------------------------------
+// --- virtual memory management ---
 
 CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,
                                        CUmemAllocationGranularity_flags) {

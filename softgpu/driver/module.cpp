@@ -289,6 +289,13 @@ CUresult GetParameter(const KernelInfo& info, size_t index, size_t* offset, size
   return CUDA_SUCCESS;
 }
 
+/// Measured: a CUkernel is no CUfunction for the calls that ask or change functions, though it is
+/// one for launches and occupancy.
+CUresult NeedFunctionHandle(const void* handle, std::shared_ptr<Function>* function) {
+  *function = State::Get().functions.Find(handle);
+  return *function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 /// Attributes of either kind of handle, without loading anything.
 CUresult Describe(const void* handle, const KernelInfo** info, FunctionAttributes** attributes) {
   State& state = State::Get();
@@ -421,8 +428,7 @@ const char* KernelName(const void* handle) {
 
 namespace api {
 
-// --- modules
-// ----------------------------------------------------------------------------------------
+// --- modules ---
 
 CUresult cuModuleLoadData(CUmodule* out, const void* image) {
   return LoadModule(out, image, 0, nullptr, nullptr);
@@ -502,8 +508,7 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* size, CUmodule handl
   return GetVariable(*module, name, false, address, size);
 }
 
-// --- libraries
-// --------------------------------------------------------------------------------------
+// --- libraries ---
 
 CUresult cuLibraryLoadData(CUlibrary* out, const void* code, CUjit_option* options, void** values,
                            unsigned int count, CUlibraryOption*, void**, unsigned int) {
@@ -612,8 +617,7 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* size, CUlibrary handl
   return GetVariable(*State::Get().modules.Find(module), name, true, address, size);
 }
 
-// --- kernels
-// ----------------------------------------------------------------------------------------
+// --- kernels ---
 
 CUresult cuKernelGetFunction(CUfunction* out, CUkernel handle) {
   if (!out)
@@ -687,14 +691,13 @@ CUresult cuKernelSetCacheConfig(CUkernel handle, CUfunc_cache, CUdevice) {
   return State::Get().kernels.Find(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-// --- functions
-// --------------------------------------------------------------------------------------
+// --- functions ---
 
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction handle) {
   if (!value)
     return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Function> function;
-  if (const CUresult result = NeedFunction(handle, &function))
+  if (const CUresult result = NeedFunctionHandle(handle, &function))
     return result;
   return GetAttribute(value, attribute, function->info(), function->attributes,
                       *function->module->image);
@@ -702,27 +705,27 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfuncti
 
 CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) {
   std::shared_ptr<Function> function;
-  if (const CUresult result = NeedFunction(handle, &function))
+  if (const CUresult result = NeedFunctionHandle(handle, &function))
     return result;
   return SetAttribute(attribute, value, function->info(), function->attributes);
 }
 
 CUresult cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache) {
   std::shared_ptr<Function> function;
-  return NeedFunction(handle, &function);
+  return NeedFunctionHandle(handle, &function);
 }
 
 CUresult cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfig) {
   std::shared_ptr<Function> function;
-  return NeedFunction(handle, &function);
+  return NeedFunctionHandle(handle, &function);
 }
 
 CUresult cuFuncGetModule(CUmodule* out, CUfunction handle) {
   if (!out)
     return CUDA_ERROR_INVALID_VALUE;
-  auto function = State::Get().functions.Find(handle);
-  if (!function)
-    return CUDA_ERROR_INVALID_HANDLE;
+  std::shared_ptr<Function> function;
+  if (const CUresult result = NeedFunctionHandle(handle, &function))
+    return result;
   *out = reinterpret_cast<CUmodule>(function->module);
   return CUDA_SUCCESS;
 }
@@ -730,24 +733,23 @@ CUresult cuFuncGetModule(CUmodule* out, CUfunction handle) {
 CUresult cuFuncGetName(const char** name, CUfunction handle) {
   if (!name)
     return CUDA_ERROR_INVALID_VALUE;
-  // Measured: a CUkernel is no CUfunction for the calls that describe functions.
-  auto function = State::Get().functions.Find(handle);
-  if (!function)
-    return CUDA_ERROR_INVALID_HANDLE;
+  std::shared_ptr<Function> function;
+  if (const CUresult result = NeedFunctionHandle(handle, &function))
+    return result;
   *name = function->info().name.c_str();
   return CUDA_SUCCESS;
 }
 
 CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, size_t* size) {
-  auto function = State::Get().functions.Find(handle);
-  if (!function)
-    return CUDA_ERROR_INVALID_HANDLE;
+  std::shared_ptr<Function> function;
+  if (const CUresult result = NeedFunctionHandle(handle, &function))
+    return result;
   return GetParameter(function->info(), index, offset, size);
 }
 
 CUresult cuFuncLoad(CUfunction handle) {
   std::shared_ptr<Function> function;
-  if (const CUresult result = NeedFunction(handle, &function))
+  if (const CUresult result = NeedFunctionHandle(handle, &function))
     return result;
   function->loaded = true;
   return CUDA_SUCCESS;
@@ -757,14 +759,13 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
   if (!state)
     return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Function> function;
-  if (const CUresult result = NeedFunction(handle, &function))
+  if (const CUresult result = NeedFunctionHandle(handle, &function))
     return result;
   *state = function->loaded ? CU_FUNCTION_LOADING_STATE_LOADED : CU_FUNCTION_LOADING_STATE_UNLOADED;
   return CUDA_SUCCESS;
 }
 
-// --- occupancy
-// ----------------------------------------------------------------------------------------
+// --- occupancy ---
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction handle, int threads,
                                                      size_t dynamic_shared) {

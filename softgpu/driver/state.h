@@ -227,8 +227,7 @@ struct State {
   int last_code = 0;
 };
 
-// --- shared by the files that implement calls
-// ------------------------------------------------------
+// --- shared by the files that implement calls ---
 /// The thread's current context, or null.
 std::shared_ptr<Context> Current();
 /// CUDA_SUCCESS and the current context, or what a call without one answers.
@@ -252,7 +251,7 @@ CUresult NeedFunction(const void* handle, std::shared_ptr<Function>* function);
 /// Name of the kernel of either kind of handle, or null.
 const char* KernelName(const void* handle);
 
-// --- callbacks -----------------------------------------------------------------------------------
+// --- callbacks ---
 void SendContextCreated(Context& context);
 void SendContextDestroyed(Context& context);
 void SendStreamCreated(Context& context, Stream& stream);

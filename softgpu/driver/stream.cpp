@@ -439,8 +439,7 @@ CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr, size_t, unsigned i
   return NeedStream(handle, &stream);
 }
 
-// --- capture: nothing is ever capturing
-// -----------------------------------------------------------
+// --- capture: nothing is ever capturing ---
 
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   std::shared_ptr<Stream> stream;
@@ -476,7 +475,7 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   return CUDA_SUCCESS;
 }
 
-// --- graphs: one can be made, but holds nothing and is never launched ----------------------------
+// --- graphs: one can be made, but holds nothing and is never launched ---
 
 CUresult cuGraphCreate(CUgraph* out, unsigned int flags) {
   if (!out || flags)
@@ -498,8 +497,7 @@ CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode*, size_t* count) {
   return CUDA_SUCCESS;
 }
 
-// --- host functions and memory words
-// ----------------------------------------------------------------
+// --- host functions and memory words ---
 
 CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
   if (!function)
@@ -591,8 +589,7 @@ CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMe
   return api::cuStreamBatchMemOp_v2(stream, count, list, flags);
 }
 
-// --- events
-// -----------------------------------------------------------------------------------------
+// --- events ---
 
 CUresult cuEventCreate(CUevent* out, unsigned int flags) {
   constexpr unsigned kKnown =

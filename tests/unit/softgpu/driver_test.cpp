@@ -126,6 +126,95 @@ TEST(SoftgpuRuntime, AFaultIsStickyAndAResetBringsNoContextBack) {
 }
 #endif
 
+#ifdef SOFTGPU_HAS_INTERPRETER
+// MEASUREMENTS, sections 2 to 4, line by line, with kernels that run.
+std::string Scenario(const std::string& name, const std::string& environment = "") {
+  return Execute(SOFTGPU_FAULT_PROGRAM, environment, name);
+}
+
+TEST(SoftgpuFault, AMarkerNamesTheLastCompletedKernelAndItsWritesAreThere) {
+  for (const int at : {1, 7, 33}) {
+    EXPECT_EQ(Scenario("markers " + std::to_string(at)),
+              "cuStreamSynchronize(stream) = 719\nmarker = " + std::to_string(at - 1) +
+                  "\nwrong words = 0\nwords of later kernels = 0\n");
+  }
+}
+
+TEST(SoftgpuFault, TheReportWaitsForKernelsOfTheSameDevice) {
+  EXPECT_EQ(Scenario("drain"), "reported while it runs = 0\ncode = 719\nmarker = 7\n");
+}
+
+TEST(SoftgpuFault, AnotherDevicesKernelGoesOnUntilItsMemoryIsUnmapped) {
+  EXPECT_EQ(Scenario("fence", "GPURECOVER_SOFT_DEVICES=2"),
+            "cuCtxSynchronize() = 719\ncuMemAlloc(&d, 16) = 719\ngoes on writing = 1\n"
+            "cuMemUnmap(memory.address, Vmm::kSize) = 0\nwrites after the fence = 0\n"
+            "marker = 0\n");
+}
+
+TEST(SoftgpuFault, AHangBecomesAFaultWhenItsMemoryIsUnmapped) {
+  EXPECT_EQ(Scenario("hang"),
+            "cuStreamQuery(nullptr) = 600\ncuMemUnmap(memory.address, Vmm::kSize) = 0\n"
+            "cuCtxSynchronize() = 700\n");
+}
+
+TEST(SoftgpuFault, MemoryExportedAfterTheFaultIsWholeElsewhere) {
+  const std::pair<const char*, int> kinds[] = {
+      {"none", 0}, {"trap", 719}, {"illegal", 700}, {"misaligned", 716}};
+  for (const auto& [kind, code] : kinds) {
+    const std::string output = Scenario(std::string("export ") + kind);
+    EXPECT_THAT(output, HasSubstr("cuCtxSynchronize() = " + std::to_string(code) + "\n")) << kind;
+    EXPECT_THAT(output, HasSubstr("wrong words in the importer = 0\n")) << kind << output;
+  }
+}
+
+TEST(SoftgpuFault, HostReadsManagedAndPinnedMemoryAfterTheFault) {
+  EXPECT_EQ(Scenario("readable"), "cuCtxSynchronize() = 719\nmanaged = 203\npinned = 204\n");
+}
+
+TEST(SoftgpuFault, AnInterprocessEventAnswersElsewhere) {
+  EXPECT_EQ(Scenario("event"),
+            "cuCtxSynchronize() = 719\ncuEventQuery(events[0]) = 719\nbefore the fault = 0\n"
+            "behind the fault = 600\n");
+}
+
+TEST(SoftgpuFault, AResetWaitsForAKernelThatRuns) {
+  EXPECT_EQ(Scenario("reset"), "reset while it runs = 0\nreset after = 1\n");
+}
+
+TEST(SoftgpuFault, APlannedFaultHitsItsPointWithAnyCode) {
+  EXPECT_EQ(Scenario("planned"),
+            "cuCtxSynchronize() = 214\ncode = 214\nfired = 1\n"
+            "the word of the thread that died is the first launch's = 1\n");
+  EXPECT_EQ(Scenario("planned healthy"),
+            "cuCtxSynchronize() = 0\ncode = 214\nfired = 1\n"
+            "the word of the thread that died is the first launch's = 1\n"
+            "cuCtxSynchronize() = 0\nrun again = 1132\n");
+}
+
+TEST(SoftgpuFault, PlansFromTheEnvironment) {
+  EXPECT_THAT(
+      Scenario("record", "GPURECOVER_SOFT_FAULT=launch=1,block=1,thread=0,instr=0,error=220"),
+      HasSubstr("cuCtxSynchronize() -> 220\n"));
+  EXPECT_THAT(Scenario("record", "GPURECOVER_SOFT_FAULT=launch=x"),
+              HasSubstr("softgpu: GPURECOVER_SOFT_FAULT: cannot read 'launch=x'"));
+}
+
+TEST(SoftgpuFault, ExactRangesAreRecorded) {
+  EXPECT_EQ(Scenario("record"), "writes = 1\nbegin = 16\nend = 416\nreads = 0\n");
+}
+
+TEST(SoftgpuFault, StrayAccessesFaultOnlyWhenCheckedAtTheByte) {
+  EXPECT_EQ(Scenario("stray"), "cuCtxSynchronize() = 0\n");
+  EXPECT_THAT(Scenario("stray", "GPURECOVER_SOFT_VERBOSE=1"),
+              HasSubstr("1 accesses outside every allocation"));
+  EXPECT_EQ(Scenario("stray", "GPURECOVER_SOFT_MEMCHECK=1"), "cuCtxSynchronize() = 700\n");
+}
+
+TEST(SoftgpuFault, AStepBudgetEndsALaunchWith702) {
+  EXPECT_EQ(Scenario("budget", "GPURECOVER_SOFT_STEP_BUDGET=100000"), "cuCtxSynchronize() = 702\n");
+}
+#endif
+
 TEST(SoftgpuDriver, EverySymbolOfTheDriverIsExported) {
   // The toolkit's stub has every function of the real driver.
   auto symbols = [](const std::string& file) {

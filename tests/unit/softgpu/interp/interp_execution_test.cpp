@@ -182,6 +182,32 @@ TEST(InterpControl, GridBarrierOfACooperativeLaunch) {
     EXPECT_EQ(v, 19u);
 }
 
+TEST(InterpControl, AGridWorkspaceForCooperativeGroups) {
+  // The barrier that cooperative groups build on the workspace: an arrival counter whose top bit
+  // flips when all blocks have come.
+  TestDevice device(2);
+  ASSERT_EQ(device.Load(Kernel(R"(
+    mov.u32 %r1, %envreg2; mov.u32 %r2, %envreg1; cvt.u64.u32 %rd1, %r1; cvt.u64.u32 %rd2, %r2;
+    bfi.b64 %rd1, %rd2, %rd1, 32, 32; setp.eq.u64 %p1, %rd1, 0; @%p1 trap;
+    st.global.u32 [%rd9], 1;
+    bar.sync 0; setp.ne.u32 %p2, %r10, 0; @%p2 bra WAITED;
+    setp.eq.u32 %p3, %r11, 0; sub.u32 %r3, 0x80000000, 29; selp.b32 %r3, %r3, 1, %p3;
+    membar.gl; atom.add.u32 %r4, [%rd1+4], %r3;
+  SPIN: ld.volatile.u32 %r5, [%rd1+4]; xor.b32 %r5, %r5, %r4; setp.ge.s32 %p4, %r5, 0; @%p4 bra SPIN;
+  WAITED: bar.sync 0;
+    add.u32 %r7, %r13, 32; rem.u32 %r7, %r7, 960; mad.wide.u32 %rd3, %r7, 4, %rd8;
+    ld.global.u32 %r8, [%rd3]; setp.ne.u32 %p5, %r8, 1; @%p5 trap;)")),
+            "");
+  device.request.cooperative = true;
+  device.request.record_accesses = true;
+  const uint64_t out = device.memory.Allocate(30 * 32 * 4);
+  const LaunchResult r = device.Run("k", {30}, {32}, out, uint64_t{0});
+  ASSERT_EQ(r.code, 0) << r.message;
+  ASSERT_EQ(r.writes.size(), 1u);
+  EXPECT_EQ(r.writes[0].begin, out);
+  EXPECT_EQ(device.memory.frees(), 1);
+}
+
 TEST(InterpControl, Barriers) {
   // Reversal through shared memory.
   auto out = Words(R"(
