@@ -3,6 +3,7 @@
 # Shows what gpurecover does, on the examples: an undisturbed run, a fault that is recovered, one
 # that is refused because it must be, and the report. Builds first.
 set -euo pipefail
+# shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 install_packages
 check_toolkit

@@ -5,13 +5,14 @@
 #
 #   scripts/sweep.sh [fuzz|asan|tsan|sweep ...]     default: all
 set -euo pipefail
+# shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 fuzzer_runtime=$(clang -print-file-name=libclang_rt.fuzzer-x86_64.a 2>/dev/null || true)
 case $fuzzer_runtime in
   /*) ;;
   *) fuzzer_runtime=/nonexistent ;;
 esac
-install_packages "libclang-rt-14-dev:$fuzzer_runtime"
+install_packages "libclang-rt-dev:$fuzzer_runtime"
 check_toolkit
 
 fuzz() {

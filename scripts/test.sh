@@ -5,6 +5,7 @@
 #
 #   scripts/test.sh [CTEST-OPTION...]
 set -euo pipefail
+# shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 install_packages
 check_toolkit
