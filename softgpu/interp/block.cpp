@@ -63,7 +63,7 @@ Block::Block(LaunchShared& launch) : launch_(launch) {
   ctx_.dynamic_shared = r.dynamic_shared_bytes;
   ctx_.grid_id = launch.grid_id;
   ctx_.sm_count = 16;
-  ctx_.envreg = nullptr;
+  ctx_.envreg = launch.envreg;
 }
 
 Block::~Block() {

@@ -28,6 +28,7 @@ struct LaunchShared {
   uint32_t threads = 0, warps = 0;
   uint32_t shared_bytes = 0;
   uint64_t grid_id = 0;
+  uint64_t envreg[32] = {};
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> warp_steps{0};  // of finished slices
   std::atomic<uint64_t> waited_ns{0};   // time that passed in waits

@@ -25,6 +25,9 @@ namespace {
 
 constexpr uint64_t kBlockQuantum = 50'000;  // warp instructions
 constexpr uint64_t kWaitNs = 1000;          // device time that a fruitless turn takes
+// What cooperative groups keep for a grid's barrier (CUDA's cooperative_groups/details/helpers.h:
+// the grid workspace, whose address is in %envreg1, the high half, and %envreg2).
+constexpr uint64_t kGridWorkspace = 512;
 // Of a launch that is not cooperative; what a large device could hold at once.
 constexpr uint64_t kResidentThreads = 132 * 2048;
 constexpr uint64_t kResidentBytes = 1ull << 30;
@@ -61,6 +64,7 @@ class Launch {
   std::vector<std::byte*> patched_;
   uint64_t blocks_ = 0;
   uint64_t max_resident_ = 1;
+  uint64_t workspace_ = 0;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -118,11 +122,20 @@ Launch::Launch(const LaunchRequest& request, const CompiledProgram& program, uin
       shared_.shared_bytes + 4096;
   max_resident_ = std::max<uint64_t>(
       2, std::min(kResidentThreads / std::max(32u, shared_.threads), kResidentBytes / block_bytes));
-  if (request.cooperative)
+  if (request.cooperative) {
     max_resident_ = blocks_;
+    workspace_ = request.memory->Malloc(kGridWorkspace);
+    if (workspace_) {
+      std::memset(reinterpret_cast<void*>(workspace_), 0, kGridWorkspace);
+      shared_.envreg[1] = workspace_ >> 32;
+      shared_.envreg[2] = workspace_ & 0xFFFFFFFF;
+    }
+  }
 }
 
 Launch::~Launch() {
+  if (workspace_)
+    request_.memory->Free(workspace_);
   for (std::byte* p : patched_)
     ::operator delete (p, std::align_val_t{64});
 }
@@ -152,10 +165,20 @@ bool Launch::Take(Resident& r, AccessLog*& log) {
       idle_.pop_back();
     }
     lock.unlock();
-    if (!r.block)
-      r.block = std::make_unique<Block>(shared_);
-    r.block->Start(number);
-    return true;
+    try {
+      if (!r.block)
+        r.block = std::make_unique<Block>(shared_);
+      r.block->Start(number);
+      return true;
+    } catch (const std::bad_alloc&) {
+      lock.lock();
+      --running_;
+      EndWith(kLaunchOutOfResources,
+              "kernel " + shared_.info->name + ": no memory for another block");
+      lock.unlock();
+      changed_.notify_all();
+      return false;
+    }
   }
   // Blocks whose threads wait for threads that never come are left where they are.
   for (size_t k = 0; k < ready_.size() && ready_.front().stuck; ++k) {
@@ -278,7 +301,8 @@ bool Launch::Slice() {
 
 bool Launch::wants_help() {
   std::lock_guard lock(mutex_);
-  return !over_ && parallel() &&
+  // Blocks that only wait are left to the caller, who rests between turns.
+  return !over_ && parallel() && fruitless_ <= 2 * resident_ &&
          ((next_ < blocks_ && resident_ < max_resident_) || ready_.size() > 1);
 }
 
@@ -319,6 +343,11 @@ LaunchResult Launch::TakeResult() {
   result_.fault_fired = shared_.fault_fired.load(std::memory_order_relaxed);
   if (request_.record_accesses)
     AccessLog::Collect(logs_, result_.reads, result_.writes);
+  if (workspace_)  // not the program's memory
+    for (auto* ranges : {&result_.reads, &result_.writes})
+      std::erase_if(*ranges, [this](const ByteRange& r) {
+        return r.begin >= workspace_ && r.end <= workspace_ + kGridWorkspace;
+      });
   return std::move(result_);
 }
 
