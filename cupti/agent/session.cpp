@@ -97,11 +97,13 @@ bool Session::join(std::string& error) {
 
 void Session::send(MessageType type, const std::vector<std::byte>& body) {
   const std::lock_guard lock(channel_mutex_);
-  if (!channel_.valid() || channel_.send(type, body, kSend) || lost_) {
+  if (lost_ || channel_.send(type, body, kSend)) {
     return;
   }
   lost_ = true;
-  complain("the supervisor is gone; the app goes on, but nothing is reported any more");
+  complain(
+      "the connection to the supervisor is gone; the app goes on, but nothing is reported any "
+      "more");
 }
 
 std::uint32_t Session::reason_id(std::string_view text) {
@@ -208,6 +210,7 @@ bool Session::take_new_plan(std::vector<inject::Fault>& plan) {
 
 void Session::abandon() {
   // No lock: in a forked child another thread of the parent may hold it for ever.
+  lost_ = true;
   channel_.close();
 }
 

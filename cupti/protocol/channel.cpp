@@ -3,10 +3,13 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -44,10 +47,48 @@ bool wait_for(int fd, short events, Clock::time_point deadline) {
   }
 }
 
+// Out of the way of the app's own descriptors. Not at the very limit: the kernel's table grows with
+// the highest number.
+int out_of_the_way(int fd) {
+  constexpr rlim_t kHigh = 1000;
+  rlimit limit{};
+  const rlim_t end = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 0;
+  const auto wanted = static_cast<int>(std::min(kHigh, end > 0 ? end - 1 : 0));
+  int moved = ::fcntl(fd, F_DUPFD_CLOEXEC, std::max(wanted, STDERR_FILENO + 1));
+  if (moved < 0) {
+    if (fd > STDERR_FILENO) {
+      return fd;
+    }
+    moved = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  }
+  ::close(fd);
+  return moved;
+}
+
 }  // namespace
+
+Channel::Channel(int fd) : fd_(fd) {
+  struct stat status {};
+  if (fd >= 0 && ::fstat(fd, &status) == 0) {
+    device_ = status.st_dev;
+    inode_ = status.st_ino;
+  }
+}
+
+bool Channel::still_ours() {
+  struct stat status {};
+  if (fd_ >= 0 && ::fstat(fd_, &status) == 0 && status.st_dev == device_ &&
+      status.st_ino == inode_) {
+    return true;
+  }
+  fd_ = -1;
+  return false;
+}
 
 Channel::Channel(Channel&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)),
+      device_(other.device_),
+      inode_(other.inode_),
       pending_(std::move(other.pending_)),
       pending_fds_(std::move(other.pending_fds_)) {
   other.pending_fds_.clear();
@@ -57,6 +98,8 @@ Channel& Channel::operator=(Channel&& other) noexcept {
   if (this != &other) {
     close();
     fd_ = std::exchange(other.fd_, -1);
+    device_ = other.device_;
+    inode_ = other.inode_;
     pending_ = std::move(other.pending_);
     pending_fds_ = std::exchange(other.pending_fds_, {});
   }
@@ -68,7 +111,7 @@ Channel::~Channel() {
 }
 
 void Channel::close() {
-  if (fd_ >= 0) {
+  if (still_ours()) {
     ::close(fd_);
     fd_ = -1;
   }
@@ -86,7 +129,10 @@ Channel Channel::connect(const std::string& path) {
     return Channel();
   }
   std::memcpy(address.sun_path, path.data(), path.size());
-  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd >= 0) {
+    fd = out_of_the_way(fd);
+  }
   if (fd < 0) {
     return Channel();
   }
@@ -99,7 +145,7 @@ Channel Channel::connect(const std::string& path) {
 
 bool Channel::send(MessageType type, const std::vector<std::byte>& body,
                    std::chrono::milliseconds timeout, int fd) {
-  if (fd_ < 0 || body.size() > kMaxBody) {
+  if (!still_ours() || body.size() > kMaxBody) {
     return false;
   }
   const auto deadline = Clock::now() + timeout;
@@ -143,7 +189,7 @@ bool Channel::send(MessageType type, const std::vector<std::byte>& body,
 }
 
 Channel::Status Channel::receive(Frame& frame, std::chrono::milliseconds timeout) {
-  if (fd_ < 0) {
+  if (!still_ours()) {
     return Status::kClosed;
   }
   const auto deadline = Clock::now() + timeout;

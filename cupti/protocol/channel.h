@@ -22,17 +22,23 @@ struct Frame {
 // One end of a session connection: framed messages over a connected Unix stream socket. It owns
 // the descriptor. Not thread-safe: the agent guards it by one mutex, the supervisor has one thread.
 // No call raises SIGPIPE and none waits longer than it is told to.
+//
+// The agent's end lives among the app's descriptors, and a program may close them all and open its
+// own under the same numbers. So before each use the number is checked to be the socket still; one
+// that is not is forgotten, neither written to nor closed.
 class Channel {
  public:
   Channel() = default;
-  explicit Channel(int fd) : fd_(fd) {}
+  explicit Channel(int fd);
   Channel(Channel&& other) noexcept;
   Channel& operator=(Channel&& other) noexcept;
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
   ~Channel();
 
-  // Connects to the socket at `path`; an invalid channel if nobody listens there.
+  // Connects to the socket at `path`; an invalid channel if nobody listens there. The descriptor
+  // gets a high number where the limit allows, never that of a standard stream: a program that was
+  // started without one expects it closed, and the numbers it gets to be those it gets alone.
   static Channel connect(const std::string& path);
 
   bool valid() const { return fd_ >= 0; }
@@ -50,7 +56,13 @@ class Channel {
   Status receive(Frame& frame, std::chrono::milliseconds timeout);
 
  private:
+  // Whether fd_ is still the socket; if not, it is forgotten.
+  bool still_ours();
+
   int fd_ = -1;
+  // Which socket it is: device and inode of the socket file system, not used twice.
+  std::uint64_t device_ = 0;
+  std::uint64_t inode_ = 0;
   std::vector<std::byte> pending_;
   std::vector<int> pending_fds_;
 };

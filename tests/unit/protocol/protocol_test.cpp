@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <random>
@@ -128,6 +129,68 @@ TEST(Channel, ForeignBytesCloseIt) {
   Frame frame;
   EXPECT_EQ(channel.receive(frame, kSoon), Channel::Status::kClosed);
   ::close(fds[1]);
+}
+
+// A program closes all descriptors and opens its own: nothing of ours may reach them.
+TEST(Channel, ADescriptorThatIsAnothersNowIsNeitherWrittenNorReadNorClosed) {
+  enum class Use { kSend, kReceive, kClose, kDestroy, kMoveAway };
+  for (const Use use : {Use::kSend, Use::kReceive, Use::kClose, Use::kDestroy, Use::kMoveAway}) {
+    SCOPED_TRACE(static_cast<int>(use));
+    int ours[2];
+    int theirs[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ours), 0);
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, theirs), 0);
+    ASSERT_EQ(::write(theirs[1], "x", 1), 1);
+    const int number = ours[0];
+    {
+      Channel channel(number);
+      ASSERT_EQ(::dup2(theirs[0], number), number);
+      Frame frame;
+      switch (use) {
+        case Use::kSend:
+          EXPECT_FALSE(channel.send(MessageType::kNotice, encode(Notice{}), kSoon));
+          break;
+        case Use::kReceive:
+          EXPECT_EQ(channel.receive(frame, milliseconds(0)), Channel::Status::kClosed);
+          break;
+        case Use::kClose:
+          channel.close();
+          break;
+        case Use::kDestroy:
+          break;
+        case Use::kMoveAway:
+          channel = Channel();
+          break;
+      }
+    }
+    char byte = 0;
+    EXPECT_EQ(::recv(theirs[1], &byte, 1, MSG_DONTWAIT), -1) << "written to";
+    EXPECT_EQ(::recv(number, &byte, 1, MSG_DONTWAIT), 1) << "read or closed";
+    EXPECT_EQ(byte, 'x');
+    for (const int fd : {number, ours[1], theirs[0], theirs[1]}) {
+      ::close(fd);
+    }
+  }
+}
+
+TEST(Channel, ItsDescriptorIsOutOfTheAppsWay) {
+  const std::string path = testing::TempDir() + "gpurecover-channel-" + std::to_string(::getpid());
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const int listener = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_EQ(::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(listener, 4), 0);
+  const int lowest = ::dup(listener);
+  ::close(lowest);
+  const Channel channel = Channel::connect(path);
+  EXPECT_TRUE(channel.valid());
+  EXPECT_GT(channel.fd(), STDERR_FILENO);
+  const int next = ::dup(listener);
+  EXPECT_EQ(next, lowest) << "the app gets the numbers that it gets alone";
+  ::close(next);
+  ::close(listener);
+  ::unlink(path.c_str());
 }
 
 TEST(Channel, ConnectingToNobodyIsInvalid) {
