@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <random>
 
 #include "classifier/catalogue.h"
@@ -32,6 +34,45 @@ const std::vector<Option>& fault_option_list() {
       {.names = {"--strict"}, .kind = Kind::kFlag},
   };
   return options;
+}
+
+namespace {
+
+// "block=1,thread=2,instr=30", in any order; what is left out is 0.
+tl::expected<inject::Point, std::string> parse_point(const std::string& text) {
+  inject::Point point;
+  const std::string remedy = "; write e.g. --at block=0,thread=5,instr=17";
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    const std::size_t equals = part.find('=');
+    const std::string key = part.substr(0, equals);
+    const std::string digits = equals == std::string::npos ? "" : part.substr(equals + 1);
+    std::uint64_t value = 0;
+    const auto [rest, problem] =
+        std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (digits.empty() || problem != std::errc() || rest != digits.data() + digits.size()) {
+      return failure(fmt::format("--at: '{}' is not a name and a number{}", part, remedy));
+    }
+    if (key == "block") {
+      point.block = value;
+    } else if (key == "thread" && value <= UINT32_MAX) {
+      point.thread = static_cast<std::uint32_t>(value);
+    } else if (key == "instr") {
+      point.instruction = value;
+    } else {
+      return failure(fmt::format("--at: '{}' is none of block, thread and instr{}", part, remedy));
+    }
+    begin = end + 1;
+  }
+  return point;
+}
+
+}  // namespace
+
+bool needs_soft_device(const inject::Fault& fault) {
+  return fault.at || fault.how == inject::How::kFault;
 }
 
 tl::expected<FaultRequest, std::string> read_fault(const Invocation& invocation) {
@@ -66,16 +107,22 @@ tl::expected<FaultRequest, std::string> read_fault(const Invocation& invocation)
                     "an error code, e.g. ecc",
                     fault.kind));
   }
-  if (fault.how != inject::How::kCode) {
+  if (fault.how == inject::How::kLatch) {
     return failure(
-        fmt::format("--how {} is not available in this version: it needs the takeover of a "
-                    "process whose context is dead; use --how code",
-                    inject::word(fault.how)));
+        "--how latch is not available in this version: it needs the takeover of a process whose "
+        "context is dead; use --how code");
   }
   if (invocation.has("--at")) {
-    return failure(
-        "--at is not available in this version; --damage partial leaves a kernel's work undone in "
-        "part");
+    auto point = parse_point(invocation.value("--at"));
+    if (!point) {
+      return failure(point.error());
+    }
+    fault.at = *point;
+    if (!fault.sticky) {
+      return failure(fmt::format(
+          "--at: a kernel that fails with '{}' never runs, so it has no point to die at",
+          fault.kind));
+    }
   }
   const int triggers = (invocation.has("--nth") ? 1 : 0) + (invocation.has("--every") ? 1 : 0) +
                        (invocation.has("--prob") ? 1 : 0);
@@ -132,6 +179,10 @@ std::string fault_options(const inject::Fault& fault) {
   out += fmt::format(" --seed {}", fault.seed);
   if (fault.times > 0 && fault.nth == 0) {
     out += fmt::format(" --times {}", fault.times);
+  }
+  if (fault.at) {
+    out += fmt::format(" --at block={},thread={},instr={}", fault.at->block, fault.at->thread,
+                       fault.at->instruction);
   }
   if (fault.strict) {
     out += " --strict";

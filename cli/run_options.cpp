@@ -20,7 +20,6 @@ constexpr std::pair<std::string_view, std::string_view> kLater[] = {
     {"--profile", "declare what kernels read and write by [[kernel]] in a rule file"},
     {"--max-overhead", "no snapshots are taken, so there is nothing to limit; leave it out"},
     {"--no-steer", "the program's allocations are not changed; leave it out"},
-    {"--soft-memcheck", "use NVIDIA's compute-sanitizer"},
 };
 
 }  // namespace
@@ -69,6 +68,7 @@ tl::expected<RunOptions, std::string> read_run_options(const Invocation& invocat
   options.level = level == "observe"  ? protocol::Level::kObserve
                   : level == "replay" ? protocol::Level::kReplay
                                       : protocol::Level::kFull;
+  options.soft_memcheck = invocation.has("--soft-memcheck");
   options.report = invocation.value("--report");
   options.events = invocation.value("--events");
   for (const char* name : {"--report", "--events"}) {

@@ -19,6 +19,7 @@ enum class DeviceChoice : std::uint8_t { kAuto, kCuda, kSoft };
 struct RunOptions {
   std::vector<std::string> command;
   DeviceChoice device = DeviceChoice::kAuto;
+  bool soft_memcheck = false;  // softgpu faults at the byte, not at the page
   protocol::Level level = protocol::Level::kFull;
   classifier::RuleSet rules;
   std::string report;  // path, or empty

@@ -16,6 +16,7 @@
 #include <memory>
 
 #include "cli/exit_codes.h"
+#include "cli/fault_options.h"
 #include "cli/output.h"
 #include "cli/report/events.h"
 #include "cli/report/file.h"
@@ -137,6 +138,20 @@ bool Run::choose_device(std::string& error) {
   } else {
     output_.detail("device: soft, as asked");
   }
+  if (device_.kind != "soft") {
+    if (options_.soft_memcheck) {
+      error = "--soft-memcheck is for the device in software: add --device soft";
+      return false;
+    }
+    for (const inject::Fault& fault : options_.plan) {
+      if (needs_soft_device(fault)) {
+        error =
+            "--at and --how fault need the device in software: add --device soft (faults made "
+            "by a real GPU are not in this version)";
+        return false;
+      }
+    }
+  }
   if (device_.kind == "soft") {
     device_.cupti = install_.soft + "/libcupti.so.13";
     if (::access(device_.cupti.c_str(), R_OK) != 0) {
@@ -218,6 +233,9 @@ std::map<std::string, std::string> Run::environment() const {
   }
   if (device_.kind == "soft") {
     out["LD_LIBRARY_PATH"] = prepend_path(install_.soft, std::getenv("LD_LIBRARY_PATH"));
+    if (options_.soft_memcheck) {
+      out["GPURECOVER_SOFT_MEMCHECK"] = "1";
+    }
   }
   return out;
 }

@@ -15,6 +15,7 @@
 #include "cupti/agent/kernel_table.h"
 #include "cupti/agent/launch_call.h"
 #include "cupti/agent/session.h"
+#include "cupti/agent/soft_device.h"
 #include "cupti/agent/thread_state.h"
 #include "cupti/driver_api/device_ops.h"
 #include "cupti/driver_api/driver.h"
@@ -47,6 +48,9 @@ struct Injection {
   std::vector<std::uint64_t> offsets;           // of each in the copy
   std::unique_ptr<driver_api::Scratch> before;  // null: no damage beyond what the kernel does
   std::unique_ptr<driver_api::Scratch> counter;
+  // The device itself makes the fault, at a point inside the kernel.
+  bool by_device = false;
+  std::uint64_t fired_before = 0;
 };
 
 // The part of gpurecover that lives in the app's process: one object, made when the driver loads
@@ -115,6 +119,8 @@ class Agent {
   void end_injection(ThreadState& state, CUresult& result);
   bool save_for_damage(ThreadState& state, Injection& injection);
   CUresult do_damage(ThreadState& state, Injection& injection);
+  bool begin_fault_by_device(ThreadState& state, Injection& injection);
+  void end_fault_by_device(ThreadState& state, CUresult& result);
 
   // fault_handling.cpp
   struct Incident {
@@ -136,6 +142,7 @@ class Agent {
   void restore_work(ThreadState& state, const driver_api::Call& call, const void* params);
 
   Session session_;
+  SoftDevice soft_;
   Cupti cupti_{};
   CUpti_SubscriberHandle subscriber_ = nullptr;
   driver_api::Driver driver_{};

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Joining the session and CUPTI, and finding out whether the agent can work in this process.
-#include <dlfcn.h>
 #include <pthread.h>
 
 #include <cstdlib>
@@ -167,12 +166,7 @@ bool Agent::probe() {
 protocol::Attached Agent::describe() {
   protocol::Attached message;
   message.active = true;
-  message.device_kind = "cuda";
-  if (void* library = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_NOW)) {
-    if (dlsym(library, "softgpu_hook_table") != nullptr) {
-      message.device_kind = "soft";
-    }
-  }
+  message.device_kind = soft_.available() ? "soft" : "cuda";
   CUdevice device = 0;
   char name[256] = "";
   int major = 0;

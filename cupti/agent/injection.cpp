@@ -175,9 +175,18 @@ void Agent::begin_injection(ThreadState& state, std::shared_ptr<ArmedFault> arme
     end_work();
     return;  // an error of the app's own, which its next call will meet
   }
-  session_.page().fired[armed->index].fetch_add(1, std::memory_order_relaxed);
   auto injection = std::make_unique<Injection>();
   injection->match = match;
+  injection->armed = armed;
+  if (armed->fault.at || armed->fault.how == inject::How::kFault) {
+    if (begin_fault_by_device(state, *injection)) {
+      under_way.injection = std::move(injection);
+    } else {
+      end_work();
+    }
+    return;
+  }
+  session_.page().fired[armed->index].fetch_add(1, std::memory_order_relaxed);
   injection->noise_seed = inject::mix(armed->fault.seed, match);
   const auto damage = armed->fault.damage;
   // A kind that is not sticky is the launch's own error: the kernel never ran.
@@ -194,7 +203,6 @@ void Agent::begin_injection(ThreadState& state, std::shared_ptr<ArmedFault> arme
   if (!injection->runs) {
     suppress(under_way.launch, under_way.suppressed_config);
   }
-  injection->armed = std::move(armed);
   under_way.injection = std::move(injection);
 }
 
@@ -227,6 +235,55 @@ CUresult Agent::do_damage(ThreadState& state, Injection& injection) {
   return code;
 }
 
+bool Agent::begin_fault_by_device(ThreadState& state, Injection& injection) {
+  const inject::Fault& fault = injection.armed->fault;
+  if (!soft_.available()) {
+    session_.notice(protocol::Severity::kError,
+                    "a fault did not fire: --at and --how fault need a device in software, run "
+                    "with --device soft");
+    return false;
+  }
+  injection.by_device = true;
+  injection.runs = true;
+  injection.fired_before = soft_.fired();
+  if (!soft_.arm(state.call.kernel->symbol, fault.at.value_or(inject::Point{}), fault.code,
+                 fault.how == inject::How::kCode)) {
+    session_.notice(protocol::Severity::kError, "a fault did not fire: softgpu refused it");
+    return false;
+  }
+  return true;
+}
+
+void Agent::end_fault_by_device(ThreadState& state, CUresult& result) {
+  auto& under_way = state.call;
+  const Injection& injection = *under_way.injection;
+  const inject::Fault& fault = injection.armed->fault;
+  CUresult code = result;
+  if (code == CUDA_SUCCESS) {
+    code = driver_.cuStreamSynchronize(under_way.launch.explicit_stream());
+  }
+  if (soft_.fired() == injection.fired_before) {
+    soft_.disarm();
+    session_.notice(protocol::Severity::kWarning,
+                    "a fault did not fire: launch " + std::to_string(injection.match) + " of `" +
+                        under_way.kernel->name + "` never comes to the point that --at names");
+    if (code != CUDA_SUCCESS) {
+      after_real_failure(state, code);
+    }
+    return;
+  }
+  session_.page().fired[injection.armed->index].fetch_add(1, std::memory_order_relaxed);
+  Incident incident;
+  incident.kernel = under_way.kernel;
+  incident.code = fault.code;
+  incident.injection = &injection;
+  incident.context_healthy = fault.how == inject::How::kCode;
+  if (!handle_failure(state, incident) && incident.context_healthy) {
+    held_back_.store(incident.code);
+  }
+  // A fault by the device itself is met by the app at its next call, as any is.
+}
+
 void Agent::end_injection(ThreadState& state, CUresult& result) {
   auto& under_way = state.call;
   Injection& injection = *under_way.injection;
@@ -236,6 +293,10 @@ void Agent::end_injection(ThreadState& state, CUresult& result) {
   } const end{*this};
   const driver_api::RelaxedCapture relaxed(driver_);
 
+  if (injection.by_device) {
+    end_fault_by_device(state, result);
+    return;
+  }
   Incident incident;
   incident.kernel = under_way.kernel;
   if (!injection.runs) {

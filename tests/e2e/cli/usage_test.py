@@ -52,8 +52,7 @@ class Usage(Case):
 
     def test_not_in_this_version(self):
         for words in (["--standby", "warm"], ["--epoch", "10s"], ["--hang-timeout", "1s"],
-                      ["--profile", "x"], ["--max-overhead", "4"], ["--no-steer"],
-                      ["--soft-memcheck"]):
+                      ["--profile", "x"], ["--max-overhead", "4"], ["--no-steer"]):
             with self.subTest(words[0]):
                 self.refused("run", *words, "--", "touch", "MARK",
                              says=[words[0], "not available in this version"])
@@ -81,7 +80,12 @@ class Usage(Case):
         inject("-k", "foo", "--error", "ecc", "--how", "latch", says=["not available"])
         inject("-k", "foo", "--error", "hang", says=["not available"])
         inject("-k", "foo", "--error", "bitflip", says=["not available"])
-        inject("-k", "foo", "--error", "ecc", "--at", "block=1", says=["not available"])
+        inject("-k", "foo", "--error", "ecc", "--at", "blok=1", says=["block", "instr"])
+        inject("-k", "foo", "--error", "ecc", "--at", "instr=", says=["instr=17"])
+        inject("-k", "foo", "--error", "ecc", "--at", "instr=1,", says=["instr=17"])
+        inject("-k", "foo", "--error", "oom", "--at", "instr=1", says=["never runs"])
+        inject("-k", "foo", "--error", "ecc", "--at", "instr=1", "--device", "cuda",
+               says=["--device soft"])
         inject("-k", "foo", "--error", "ecc", "--session", "s", says=["--session"])
 
     def test_rule_file_problems_name_their_place(self):

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace gpurecover::agent {
+
+// Keeps the app's threads off the device while one of them works on a fault, so that they neither
+// see its noise nor write into what it compares. Nobody is kept out for ever: a thread that has
+// waited for too long goes on, and the worker is told that it was disturbed.
+//
+// Where nobody works, a call costs one exchange and one store of a word of the thread's own.
+// All functions are noexcept but `add`, and safe from any thread.
+class WorkGate {
+ public:
+  // One thread's part. The thread alone uses it; the gate reads it.
+  struct alignas(64) Lane {
+    std::atomic<bool> busy{false};
+  };
+
+  explicit WorkGate(std::chrono::milliseconds patience) : patience_(patience) {}
+  WorkGate(const WorkGate&) = delete;
+  WorkGate& operator=(const WorkGate&) = delete;
+
+  // Makes a thread known; to be done before its first call. `remove` before the lane is gone.
+  void add(Lane& lane);
+  void remove(Lane& lane) noexcept;
+
+  // Around a call that may touch the device's memory: waits while another thread works. Between the
+  // two, nobody begins to work.
+  void enter(Lane& lane) noexcept {
+    // Sequentially consistent, as are the worker's store and its look at the lanes: of a thread
+    // that enters and one that begins, at least one sees the other.
+    lane.busy.store(true);
+    if (const Lane* worker = worker_.load(); worker != nullptr && worker != &lane) [[unlikely]] {
+      wait_and_enter(lane);
+    }
+  }
+  void leave(Lane& lane) noexcept { lane.busy.store(false, std::memory_order_release); }
+  // For a call that only waits itself: holds it up, but does not count it as under way.
+  void pass(const Lane& lane) noexcept {
+    if (const Lane* worker = worker_.load(); worker != nullptr && worker != &lane) [[unlikely]] {
+      wait(lane);
+    }
+  }
+
+  // Within a call that has entered: becomes the only one under way. False if others worked or were
+  // under way for too long; the call then goes on as one that has entered. Whatever the others have
+  // done meanwhile, a fault of their own included, is to be looked at again.
+  bool begin(Lane& own) noexcept;
+  void end() noexcept { worker_.store(nullptr); }
+  // Whether everybody has kept out since the last `begin`; for the one who works.
+  bool undisturbed() const noexcept { return !disturbed_.load(); }
+
+ private:
+  // False when its patience was at an end.
+  bool wait(const Lane& lane) noexcept;
+  void wait_and_enter(Lane& lane) noexcept;
+  bool others_are_out(const Lane& own) noexcept;
+
+  const std::chrono::milliseconds patience_;
+  std::atomic<const Lane*> worker_{nullptr};
+  std::atomic<bool> disturbed_{false};
+  std::mutex mutex_;
+  std::vector<const Lane*> lanes_;
+};
+
+}  // namespace gpurecover::agent
