@@ -21,7 +21,8 @@ EXAMPLES = {
     "heat2d": "idempotent", "gemm_tiled": "idempotent", "pointer_table": "unknown",
     "two_streams": "idempotent", "many_small": "idempotent", "alloc_churn": "idempotent",
 }
-CODES = {"ecc": 214, "nvlink": 220, "illegal-address": 700, "oom": 2}
+CODES = {"ecc": 214, "nvlink": 220, "contained": 226, "illegal-address": 700, "timeout": 702,
+         "assert": 710, "misaligned": 716, "launch-failure": 719, "oom": 2}
 VERDICTS = ("idempotent", "clobbers", "unknown")
 OUTCOMES = ("recovered", "returned", "refused", "declined", "not_fired", "silent")
 
@@ -47,10 +48,10 @@ class Outcome:
         return text
 
 
-def environment():
+def environment(extra=None):
     """Ours, without what another injection library or session may have left there."""
     drop = ("CUDA_INJECTION64_PATH", "GPURECOVER_SESSION")
-    return {k: v for k, v in os.environ.items() if k not in drop}
+    return {k: v for k, v in os.environ.items() if k not in drop} | (extra or {})
 
 
 def end_session(leader):
@@ -68,13 +69,13 @@ def end_session(leader):
             pass  # it ended by itself
 
 
-def execute(command, limit):
+def execute(command, limit, extra=None):
     """Runs `command` to its end, at most `limit` seconds; `timeout` also ends what it started."""
     bounded = ["timeout", "-k", "3", "%g" % limit] + command
     start = time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         # Files, not pipes: a stray grandchild that holds a pipe open must not keep us waiting.
-        process = subprocess.Popen(bounded, env=environment(), stdin=subprocess.DEVNULL, stdout=out,
+        process = subprocess.Popen(bounded, env=environment(extra), stdin=subprocess.DEVNULL, stdout=out,
                                    stderr=err, start_new_session=True)
         try:
             status = process.wait(timeout=limit + 10)
@@ -225,7 +226,9 @@ class Check:
         return good
 
 
-def card():
+def card(args):
+    if args.device == "soft":
+        return "softgpu"
     try:
         seen = execute(["nvidia-smi", "--query-gpu=name,driver_version,memory.total",
                         "--format=csv,noheader"], 20)
@@ -248,7 +251,7 @@ def header(args):
     except OSError:
         pass
     return ["date     " + datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-            "card     " + card(),
+            "card     " + card(args),
             "source   " + commit,
             "agent    sha256 " + digest,
             "command  python3 " + " ".join(shlex.quote(a) for a in sys.argv)]
@@ -260,9 +263,13 @@ def programs(args):
     found = []
     for name, verdict in EXAMPLES.items():
         for form in (name, name + "_cudart"):
+            # NVIDIA's static runtime does not start on the software device; its shared form does.
+            folder = "examples"
+            if args.device == "soft" and form != name:
+                folder = os.path.join("examples", "shared")
             if args.only and form not in args.only and name not in args.only:
                 continue
-            path = os.path.join(args.stage, "examples", form)
+            path = os.path.join(args.stage, folder, form)
             if os.path.exists(path):
                 found.append((form, path, verdict))
             elif form == name:
@@ -277,7 +284,7 @@ def baseline(check):
 
     def alone(label, path):
         def job():
-            seen = native[label] = execute([path], 20)
+            seen = native[label] = execute([path], 20, args.native_environment)
             problems = []
             if seen.status != 0 or not seen.checksum:
                 problems.append("does not work by itself: " + seen.err.strip()[-200:])
@@ -290,7 +297,8 @@ def baseline(check):
     def under_run(label, path, verdict):
         def job():
             report_path = check.report_path()
-            seen = execute([args.gpurecover, "run", "-q", "--report", report_path, "--", path], 20)
+            seen = execute([args.gpurecover, "run", "-q", "--device", args.device, "--report",
+                            report_path, "--", path], 20)
             report, problem = load_report(report_path)
             problems = [problem] if problem else report_problems(report)
             before = native[label]
@@ -327,7 +335,8 @@ def baseline(check):
 def inject(check, path, options, quiet=True):
     """One `gpurecover inject` of `path`; returns (outcome, report or None, problems)."""
     report_path = check.report_path()
-    command = [check.args.gpurecover, "inject"] + (["-q"] if quiet else []) + options
+    command = [check.args.gpurecover, "inject", "--device", check.args.device]
+    command += (["-q"] if quiet else []) + options
     seen = execute(command + ["--report", report_path, "--", path], 20)
     report, problem = load_report(report_path)
     return seen, report, [problem] if problem else report_problems(report)
@@ -370,7 +379,7 @@ def outcome_of(report):
     return faults[0].get("outcome", "?") if len(faults) == 1 else "%d faults" % len(faults)
 
 
-def main(description, section):
+def main(description, section, add_options=None):
     """Parses the options that all sections share, runs `section(args)` and exits by its answer."""
     parser = argparse.ArgumentParser(description=description,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -379,7 +388,14 @@ def main(description, section):
     parser.add_argument("--jobs", type=int, default=8, help="processes at a time")
     parser.add_argument("--limit", type=float, default=300, help="seconds for this section")
     parser.add_argument("--only", action="append", metavar="EXAMPLE", help="these examples only")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "soft"))
+    if add_options:
+        add_options(parser)
     args = parser.parse_args()
+    args.native_environment = {}
+    if args.device == "soft":
+        soft = os.path.abspath(os.path.join(args.stage, "lib", "gpurecover", "soft"))
+        args.native_environment = {"LD_LIBRARY_PATH": soft}
     args.gpurecover = os.path.join(args.stage, "bin", "gpurecover")
     if not os.path.exists(args.gpurecover):
         raise SystemExit("not there: %s (build and stage first: scripts/stage.sh)" % args.gpurecover)
