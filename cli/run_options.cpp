@@ -117,6 +117,9 @@ tl::expected<RunOptions, std::string> read_run_options(const Invocation& invocat
       options.repeated.push_back(invocation.value(name));
     }
   }
+  if (options.soft_memcheck) {
+    options.repeated.emplace_back("--soft-memcheck");
+  }
   return options;
 }
 
