@@ -72,7 +72,7 @@ check_toolkit() {
     return 0
   fi
   echo "No CUDA toolkit found (looked for include/cuda.h in CUDA_HOME, CUDA_PATH, /usr/local/cuda)." >&2
-  echo "Install 12.4 or newer from https://developer.nvidia.com/cuda-downloads; no GPU is needed." >&2
+  echo "Install 12.5 or newer from https://developer.nvidia.com/cuda-downloads; no GPU is needed." >&2
   return 1
 }
 
@@ -95,7 +95,7 @@ build() {
   (cd "$root" && cmake --build --preset "$preset" "$@")
 }
 
-# The executables' names of a build folder's unit tests, as build targets.
-unit_test_targets() {
-  (cd "$1" && ninja -t targets all) | sed -n 's#^tests/\([A-Za-z0-9_]*_test\): .*#\1#p'
+# targets_in BUILD FOLDER PATTERN: the build targets whose executables are put into FOLDER.
+targets_in() {
+  (cd "$1" && ninja -t targets all) | sed -n "s#^$2/\\($3\\): .*#\\1#p"
 }

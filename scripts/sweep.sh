@@ -17,7 +17,9 @@ check_toolkit
 
 fuzz() {
   configure fuzz
-  build fuzz
+  local targets
+  mapfile -t targets < <(targets_in "$root/build-fuzz" fuzz 'fuzz_[A-Za-z0-9_]*')
+  build fuzz --target "${targets[@]}"
   say "fuzzing: 20 s each"
   (cd "$root/build-fuzz" && ctest --output-on-failure --no-tests=error -L fuzz)
 }
@@ -26,7 +28,7 @@ sanitized() {
   configure "$1"
   # The unit tests alone: that is what the sanitizers are for, and it keeps the build short.
   local targets
-  mapfile -t targets < <(unit_test_targets "$root/build-$1")
+  mapfile -t targets < <(targets_in "$root/build-$1" tests '[A-Za-z0-9_]*_test')
   build "$1" --target "${targets[@]}"
   say "testing under $1"
   (cd "$root/build-$1" && ctest --output-on-failure --no-tests=error -j"$(nproc)" -L unit)
