@@ -19,6 +19,9 @@ class Trigger {
   // match (from 1) if the fault fires at it, else 0.
   std::uint64_t on_match();
 
+  // The fault that on_match announced could not be made: the next match that wants to may fire.
+  void take_back() { fired_.fetch_sub(1, std::memory_order_relaxed); }
+
   // Whether further matches can still fire: lets the agent skip the pattern test for good.
   bool exhausted() const;
 

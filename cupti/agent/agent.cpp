@@ -13,9 +13,37 @@ using driver_api::Kind;
 ThreadState::ThreadState() = default;
 ThreadState::~ThreadState() = default;
 
+void Agent::pass_gate(ThreadState& state, const driver_api::Call* call, std::uint32_t correlation) {
+  const Kind kind = call != nullptr ? call->kind : Kind::kProcess;
+  if (kind == Kind::kModule) {
+    return;  // may come from within another call, and touches no memory that a kernel writes
+  }
+  if (kind == Kind::kSync) {
+    gate_.pass(state.lane);  // may take as long as the work of others does
+  } else if (!state.lane.busy.load(std::memory_order_relaxed)) {
+    gate_.enter(state.lane);
+    state.entered = correlation;
+  }
+}
+
 void Agent::dispatch(ThreadState& state, std::uint32_t cbid, const CUpti_CallbackData& data) {
   const bool enter = data.callbackSite == CUPTI_API_ENTER;
   const driver_api::Call* call = driver_api::find(cbid);
+  struct Leave {
+    Agent& agent;
+    ThreadState& state;
+    const bool leaves;
+    ~Leave() {
+      if (leaves) {
+        agent.gate_.leave(state.lane);
+      }
+    }
+  } const leave{*this, state,
+                !enter && state.entered == data.correlationId &&
+                    state.lane.busy.load(std::memory_order_relaxed)};
+  if (enter) {
+    pass_gate(state, call, data.correlationId);
+  }
   if (call == nullptr) {
     if (enter) {
       session_.call_without_row(cbid, driver_api::name_of(cbid));
@@ -31,9 +59,6 @@ void Agent::dispatch(ThreadState& state, std::uint32_t cbid, const CUpti_Callbac
 
 void Agent::on_enter(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
                      const CUpti_CallbackData& data) {
-  if (working_thread_.load(std::memory_order_relaxed) != 0 && call.kind != Kind::kModule) {
-    wait_for_work_of_others();
-  }
   switch (call.kind) {
     case Kind::kLaunch:
     case Kind::kGraphLaunch:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "cupti/agent/session.h"
 #include "cupti/agent/soft_device.h"
 #include "cupti/agent/thread_state.h"
+#include "cupti/agent/work_gate.h"
 #include "cupti/driver_api/device_ops.h"
 #include "cupti/driver_api/driver.h"
 #include "cupti/driver_api/driver_api.h"
@@ -69,7 +71,9 @@ class Agent {
 
   static void CUPTIAPI on_callback(void* self, CUpti_CallbackDomain domain, CUpti_CallbackId cbid,
                                    const void* data);
+  static ThreadState& state_of_thread(Agent& agent);
   void dispatch(ThreadState& state, std::uint32_t cbid, const CUpti_CallbackData& data);
+  void pass_gate(ThreadState& state, const driver_api::Call* call, std::uint32_t correlation);
   void on_enter(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
                 const CUpti_CallbackData& data);
   void on_exit(ThreadState& state, const driver_api::Call& call, const CUpti_CallbackData& data,
@@ -102,6 +106,8 @@ class Agent {
   void after_launch(ThreadState& state, CUresult& result);
   Kernel* kernel_of(ThreadState& state, const LaunchCall& launch, CUcontext context,
                     const char* symbol);
+  // Remembers the current context and its device.
+  void note_context(CUcontext context);
   Judgement judge(ThreadState& state, Kernel& kernel, const LaunchCall& launch);
   // Fills state.verdict. False if there is neither summary nor declaration.
   bool decide(ThreadState& state, const Kernel& kernel, const LaunchCall& launch);
@@ -118,6 +124,8 @@ class Agent {
   void begin_injection(ThreadState& state, std::shared_ptr<ArmedFault> armed, std::uint64_t match);
   void end_injection(ThreadState& state, CUresult& result);
   bool save_for_damage(ThreadState& state, Injection& injection);
+  // Waits for all work of every context that is known to have any.
+  CUresult drain();
   CUresult do_damage(ThreadState& state, Injection& injection);
   bool begin_fault_by_device(ThreadState& state, Injection& injection);
   void end_fault_by_device(ThreadState& state, CUresult& result);
@@ -169,14 +177,11 @@ class Agent {
   std::mutex arm_mutex_;
   std::once_flag plan_callbacks_;
 
-  // Set while a thread works on a fault: the launches, copies and frees of other threads wait, so
-  // that they neither see its noise nor write into what it compares.
-  std::atomic<std::uint64_t> working_thread_{0};
-  bool begin_work();
-  void end_work();
-  void wait_for_work_of_others();
+  // A host function that waits for a thread which is held up could otherwise keep a stream from
+  // ever draining.
+  WorkGate gate_{std::chrono::seconds(20)};
 
-  friend struct ThreadState;
+  friend struct AtThreadEnd;
 };
 
 }  // namespace gpurecover::agent

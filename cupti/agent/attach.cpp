@@ -4,6 +4,8 @@
 #include <pthread.h>
 
 #include <cstdlib>
+#include <memory>
+#include <utility>
 
 #include "cupti/agent/agent.h"
 
@@ -111,6 +113,32 @@ void Agent::enable_for_plan() {
   });
 }
 
+// The pointer is trivial, so that callbacks may still come after the thread's destructors have run:
+// programs call CUDA from destructors of their own, the static ones among them.
+thread_local ThreadState* this_threads_state = nullptr;
+
+struct AtThreadEnd {
+  bool armed = false;
+  ~AtThreadEnd() {
+    if (ThreadState* state = std::exchange(this_threads_state, nullptr)) {
+      the_agent->gate_.remove(state->lane);
+      delete state;
+    }
+  }
+};
+thread_local AtThreadEnd at_thread_end;
+
+ThreadState& Agent::state_of_thread(Agent& agent) {
+  if (this_threads_state == nullptr) [[unlikely]] {
+    auto state = std::make_unique<ThreadState>();
+    agent.gate_.add(state->lane);
+    this_threads_state = state.release();
+    // Constructs it, which registers its destructor; one made after that has run is never freed.
+    at_thread_end.armed = true;
+  }
+  return *this_threads_state;
+}
+
 // The probe's own call of cuDriverGetVersion comes back here: the answer is sent elsewhere at the
 // enter, and the code exchanged at the exit.
 void Agent::on_callback(void* self, CUpti_CallbackDomain domain, CUpti_CallbackId cbid,
@@ -119,12 +147,8 @@ void Agent::on_callback(void* self, CUpti_CallbackDomain domain, CUpti_CallbackI
   if (domain != CUPTI_CB_DOMAIN_DRIVER_API || agent->passive_.load(std::memory_order_relaxed)) {
     return;
   }
-  thread_local std::unique_ptr<ThreadState> slot;
   try {
-    if (slot == nullptr) [[unlikely]] {
-      slot = std::make_unique<ThreadState>();
-    }
-    ThreadState& state = *slot;
+    ThreadState& state = state_of_thread(*agent);
     const auto& call = *static_cast<const CUpti_CallbackData*>(data);
     if (state.inside) {
       if (cbid == CUPTI_DRIVER_TRACE_CBID_cuDriverGetVersion &&

@@ -195,11 +195,17 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
           decision.step == Step::kRetry
               ? recovery::retry(again)
               : recovery::replay(driver_, ops_, again, state.verdict.writes, seed);
-      recovered = result.recovered;
+      // Whoever lost patience and went in may have read the noise.
+      const bool disturbed = incident.injection != nullptr && !gate_.undisturbed();
+      recovered = result.recovered && !disturbed;
       record.attempts = result.attempts;
       record.repeats = result.repeats;
-      record.reason = result.reason;
-      record.outcome = recovered ? "recovered-replay" : result.refused ? "refused" : "returned";
+      record.reason = result.recovered && disturbed
+                          ? "another thread could not be kept off the device meanwhile"
+                          : result.reason;
+      record.outcome = recovered                     ? "recovered-replay"
+                       : result.refused || disturbed ? "refused"
+                                                     : "returned";
       break;
     }
   }

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Forged faults: arming them, letting them fire, and the damage that they leave behind.
-#include <unistd.h>
-
 #include <chrono>
-#include <condition_variable>
-#include <thread>
 
 #include "classifier/catalogue.h"
 #include "cupti/agent/agent.h"
@@ -14,14 +10,6 @@ namespace gpurecover::agent {
 namespace {
 
 using idempotency::Range;
-
-// Other threads are held up for at most this long; a host function that waits for one of them could
-// otherwise keep the drained stream from ever draining.
-constexpr std::chrono::seconds kLongestWork{20};
-
-std::uint64_t this_thread() {
-  return static_cast<std::uint64_t>(::gettid());
-}
 
 }  // namespace
 
@@ -59,8 +47,9 @@ void Agent::take_new_plan() {
 }
 
 void Agent::look_for_fault(ThreadState& state, Kernel& kernel) {
-  const Plan& plan = *plan_.load();
+  // In this order: the plan is at least as new as the generation that its matches are kept under.
   const std::uint32_t generation = plan_generation_.load();
+  const Plan& plan = *plan_.load();
   if (kernel.plan_generation.load() != generation) {
     std::uint64_t matches = 0;
     for (const auto& armed : plan) {
@@ -97,37 +86,32 @@ void Agent::look_for_fault(ThreadState& state, Kernel& kernel) {
   }
 }
 
-bool Agent::begin_work() {
-  const auto deadline = std::chrono::steady_clock::now() + kLongestWork;
-  std::uint64_t nobody = 0;
-  while (!working_thread_.compare_exchange_strong(nobody, this_thread())) {
-    working_thread_.wait(nobody);
-    nobody = 0;
-    if (std::chrono::steady_clock::now() > deadline) {
-      return false;
+CUresult Agent::drain() {
+  CUresult code = driver_.cuCtxSynchronize();
+  CUcontext current = nullptr;
+  if (code != CUDA_SUCCESS || driver_.cuCtxGetCurrent(&current) != CUDA_SUCCESS) {
+    return code;
+  }
+  std::vector<CUcontext> others;
+  {
+    const std::lock_guard lock(contexts_mutex_);
+    for (const auto& [context, device] : devices_) {
+      if (context != current) {
+        others.push_back(context);
+      }
     }
   }
-  return true;
-}
-
-void Agent::end_work() {
-  working_thread_.store(0);
-  working_thread_.notify_all();
-}
-
-void Agent::wait_for_work_of_others() {
-  const auto deadline = std::chrono::steady_clock::now() + kLongestWork;
-  for (;;) {
-    const std::uint64_t worker = working_thread_.load();
-    if (worker == 0 || worker == this_thread()) {
-      return;
+  // A kernel of another context, on another device perhaps, may use the same memory.
+  for (CUcontext const context : others) {
+    if (driver_.cuCtxSetCurrent(context) == CUDA_SUCCESS) {
+      const CUresult other = driver_.cuCtxSynchronize();
+      code = code == CUDA_SUCCESS ? other : code;
     }
-    if (std::chrono::steady_clock::now() > deadline) {
-      return;
-    }
-    // Bounded naps rather than a wait without end: the worker may itself be waiting for us.
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
+  if (!others.empty()) {
+    driver_.cuCtxSetCurrent(current);
+  }
+  return code;
 }
 
 bool Agent::save_for_damage(ThreadState& state, Injection& injection) {
@@ -164,16 +148,29 @@ void Agent::begin_injection(ThreadState& state, std::shared_ptr<ArmedFault> arme
                             std::uint64_t match) {
   auto& under_way = state.call;
   under_way.entered = std::chrono::steady_clock::now();
-  if (!begin_work()) {
+  if (!gate_.begin(state.lane)) {
+    armed->trigger.take_back();
     session_.notice(protocol::Severity::kError,
                     "a fault did not fire: other threads did not come to rest");
     return;
   }
+  // Ends the work, unless the fault has come to be: then the launch's exit does.
+  struct Work {
+    WorkGate* gate;
+    ~Work() {
+      if (gate != nullptr) {
+        gate->end();
+      }
+    }
+  } work{&gate_};
   const driver_api::RelaxedCapture relaxed(driver_);
   // Everything before is to be complete, so that this one launch is in question and nothing else.
-  if (driver_.cuCtxSynchronize() != CUDA_SUCCESS) {
-    end_work();
-    return;  // an error of the app's own, which its next call will meet
+  // If it is not, that is an error of the app's own, which its next call will meet; or another
+  // thread has begun a capture or met a fault while this one waited for its turn.
+  if (drain() != CUDA_SUCCESS || !gate_.undisturbed() || captures_.load() > 0 ||
+      held_back_.load() != 0 || dead_.load()) {
+    armed->trigger.take_back();
+    return;
   }
   auto injection = std::make_unique<Injection>();
   injection->match = match;
@@ -181,12 +178,10 @@ void Agent::begin_injection(ThreadState& state, std::shared_ptr<ArmedFault> arme
   if (armed->fault.at || armed->fault.how == inject::How::kFault) {
     if (begin_fault_by_device(state, *injection)) {
       under_way.injection = std::move(injection);
-    } else {
-      end_work();
+      work.gate = nullptr;
     }
     return;
   }
-  session_.page().fired[armed->index].fetch_add(1, std::memory_order_relaxed);
   injection->noise_seed = inject::mix(armed->fault.seed, match);
   const auto damage = armed->fault.damage;
   // A kind that is not sticky is the launch's own error: the kernel never ran.
@@ -203,7 +198,9 @@ void Agent::begin_injection(ThreadState& state, std::shared_ptr<ArmedFault> arme
   if (!injection->runs) {
     suppress(under_way.launch, under_way.suppressed_config);
   }
+  session_.page().fired[armed->index].fetch_add(1, std::memory_order_relaxed);
   under_way.injection = std::move(injection);
+  work.gate = nullptr;
 }
 
 CUresult Agent::do_damage(ThreadState& state, Injection& injection) {
@@ -267,8 +264,10 @@ void Agent::end_fault_by_device(ThreadState& state, CUresult& result) {
     session_.notice(protocol::Severity::kWarning,
                     "a fault did not fire: launch " + std::to_string(injection.match) + " of `" +
                         under_way.kernel->name + "` never comes to the point that --at names");
-    if (code != CUDA_SUCCESS) {
-      after_real_failure(state, code);
+    if (result != CUDA_SUCCESS) {
+      after_real_failure(state, result);
+    } else {
+      after_any_call(state, code);
     }
     return;
   }
@@ -288,9 +287,9 @@ void Agent::end_injection(ThreadState& state, CUresult& result) {
   auto& under_way = state.call;
   Injection& injection = *under_way.injection;
   struct EndWork {
-    Agent& agent;
-    ~EndWork() { agent.end_work(); }
-  } const end{*this};
+    WorkGate& gate;
+    ~EndWork() { gate.end(); }
+  } const end{gate_};
   const driver_api::RelaxedCapture relaxed(driver_);
 
   if (injection.by_device) {
@@ -303,18 +302,33 @@ void Agent::end_injection(ThreadState& state, CUresult& result) {
     restore(under_way.launch);
     result = CUDA_SUCCESS;
   } else {
-    // Until regions exist, the launch in question is waited for, so that it is exactly one.
-    CUresult code = result;
-    if (code == CUDA_SUCCESS) {
-      code = driver_.cuStreamSynchronize(under_way.launch.explicit_stream());
+    // Where the launch fails by itself, that is what the app gets, and the forged fault did not
+    // fire.
+    auto& fired = session_.page().fired[injection.armed->index];
+    if (result != CUDA_SUCCESS) {
+      fired.fetch_sub(1, std::memory_order_relaxed);
+      after_real_failure(state, result);
+      return;
     }
+    // Until regions exist, the launch in question is waited for, so that it is exactly one.
+    CUresult code = driver_.cuStreamSynchronize(under_way.launch.explicit_stream());
     if (code == CUDA_SUCCESS && injection.before != nullptr) {
       code = do_damage(state, injection);
+      if (code != CUDA_SUCCESS && !classifier::is_sticky(static_cast<std::int32_t>(code))) {
+        // Ours alone. The kernel has run, so what it left is whole or damaged in part, and the
+        // forged fault stands.
+        session_.notice(protocol::Severity::kWarning,
+                        "the damage of an injected fault was not done: error " +
+                            std::to_string(static_cast<int>(code)));
+        code = CUDA_SUCCESS;
+      }
     }
     if (code != CUDA_SUCCESS) {
-      // It failed by itself. That is what the app gets; the forged fault has no say any more.
+      // It has run, in part or whole, so this is not a launch to be tried again.
+      fired.fetch_sub(1, std::memory_order_relaxed);
       result = code;
-      after_real_failure(state, result);
+      incident.code = static_cast<std::int32_t>(code);
+      handle_failure(state, incident);
       return;
     }
   }

@@ -111,19 +111,25 @@ Kernel* Agent::kernel_of(ThreadState& state, const LaunchCall& launch, CUcontext
       cached.generation == generation) [[likely]] {
     return cached.kernel;
   }
-  {
-    const std::lock_guard lock(contexts_mutex_);
-    if (!devices_.contains(context)) {
-      CUdevice device = 0;
-      if (driver_.cuCtxGetDevice(&device) == CUDA_SUCCESS) {
-        devices_.emplace(context, device);
-      }
-    }
-  }
+  note_context(context);
   const driver_api::RelaxedCapture relaxed(driver_);
   Kernel* kernel = kernels_.find(launch.function, context, symbol);
   cached = {launch.function, context, generation, kernel};
   return kernel;
+}
+
+void Agent::note_context(CUcontext context) {
+  {
+    const std::lock_guard lock(contexts_mutex_);
+    if (context == nullptr || devices_.contains(context)) {
+      return;
+    }
+  }
+  CUdevice device = 0;
+  if (driver_.cuCtxGetDevice(&device) == CUDA_SUCCESS) {
+    const std::lock_guard lock(contexts_mutex_);
+    devices_.emplace(context, device);
+  }
 }
 
 bool Agent::decide(ThreadState& state, const Kernel& kernel, const LaunchCall& launch) {
@@ -244,6 +250,7 @@ void Agent::before_launch(ThreadState& state, const driver_api::Call& call, std:
   under_way.suppressed = false;
   under_way.delivers = false;
   under_way.kernel = nullptr;
+  under_way.injection.reset();
   if (dead_.load(std::memory_order_relaxed)) {
     return;
   }
@@ -255,7 +262,16 @@ void Agent::before_launch(ThreadState& state, const driver_api::Call& call, std:
   Kernel* kernel = nullptr;
   if (call.hook == driver_api::Hook::kLaunchUnprotected) {
     // Launches of several kernels or of forgotten forms: counted under the call's own name.
-    static const std::uint32_t row = session_.kernel_row("(" + std::string(call.name) + ")");
+    const std::string name = "(" + std::string(call.name) + ")";
+    const std::uint32_t row = session_.kernel_row(name);
+    if (session_.page().kernels[row].launches[2][0].load(std::memory_order_relaxed) == 0) {
+      protocol::KernelInfo info;
+      info.row = row;
+      info.name = name;
+      info.symbol = name;
+      info.reason = "a form of launch that is not followed";
+      session_.kernel(info);
+    }
     session_.page().kernels[row].launches[2][0].fetch_add(1, std::memory_order_relaxed);
     session_.page().reasons[session_.reason_id("a form of launch that is not followed")].fetch_add(
         1, std::memory_order_relaxed);
@@ -288,6 +304,11 @@ void Agent::before_launch(ThreadState& state, const driver_api::Call& call, std:
   // A capture in another stream forbids the synchronizing that an injection needs.
   if (plan_.load(std::memory_order_relaxed) != nullptr && !capture_somewhere) [[unlikely]] {
     look_for_fault(state, *kernel);
+    if (held_back_.load(std::memory_order_relaxed) != 0 && under_way.injection == nullptr) {
+      // Another thread's fault, met while this launch waited for its turn.
+      suppress(under_way.launch, under_way.suppressed_config);
+      under_way.suppressed = true;
+    }
   }
 }
 
@@ -300,7 +321,14 @@ void Agent::after_launch(ThreadState& state, CUresult& result) {
     return;
   }
   if (under_way.injection != nullptr) [[unlikely]] {
-    end_injection(state, result);
+    const auto code = static_cast<CUresult>(under_way.injection->armed->fault.code);
+    try {
+      end_injection(state, result);
+    } catch (...) {
+      // Want of memory in the middle of it: what the kernel left is damaged, and its memory may
+      // hold noise.
+      result = code;
+    }
     under_way.injection.reset();
     return;
   }

@@ -22,6 +22,7 @@ void Agent::insert(std::uint64_t address, std::uint64_t size, AllocationKind kin
   if (address == 0) {
     return;
   }
+  note_context(context);
   idempotency::Allocation allocation;
   allocation.address = address;
   allocation.size = size;

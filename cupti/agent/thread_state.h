@@ -11,6 +11,7 @@
 
 #include "cupti/agent/kernel_table.h"
 #include "cupti/agent/launch_call.h"
+#include "cupti/agent/work_gate.h"
 #include "idempotency/memory_map.h"
 #include "idempotency/verdict.h"
 
@@ -68,6 +69,8 @@ struct ThreadState {
   ~ThreadState();
 
   bool inside = false;  // our own calls must not be taken for the app's
+  WorkGate::Lane lane;
+  std::uint32_t entered = 0;  // the call that has entered the gate: its correlation id
   CallUnderWay call;
   std::vector<std::byte> arguments;
   idempotency::Verdict verdict;

@@ -55,9 +55,8 @@ void WorkGate::wait_and_enter(Lane& lane) noexcept {
 
 bool WorkGate::others_are_out(const Lane& own) noexcept {
   const std::lock_guard lock(mutex_);
-  return std::none_of(lanes_.begin(), lanes_.end(), [&](const Lane* lane) {
-    return lane != &own && lane->busy.load();
-  });
+  return std::none_of(lanes_.begin(), lanes_.end(),
+                      [&](const Lane* lane) { return lane != &own && lane->busy.load(); });
 }
 
 bool WorkGate::begin(Lane& own) noexcept {

@@ -14,6 +14,7 @@ namespace gpurecover::driver_api {
   X(cuDriverGetVersion)                \
   X(cuGetErrorName)                    \
   X(cuCtxGetCurrent)                   \
+  X(cuCtxSetCurrent)                   \
   X(cuCtxGetDevice)                    \
   X(cuCtxSynchronize)                  \
   X(cuDeviceGetAttribute)              \
