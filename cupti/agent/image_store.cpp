@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cupti/agent/image_store.h"
 
-#include <dlfcn.h>
+#include <link.h>
 
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <utility>
 
 #include "image/ptx_parser.h"
 
@@ -15,9 +17,66 @@ namespace {
 // An image larger than this is not copied; its kernels are `unknown`.
 constexpr std::uint64_t kMaxCopy = 512ULL << 20;
 
-bool lies_in_loaded_file(const void* address) {
-  Dl_info info{};
-  return dladdr(address, &info) != 0 && info.dli_fname != nullptr;
+// The file in whose constant part an address lies. Not by dladdr: that waits for constructors and
+// destructors of libraries, which may be waiting for us.
+std::optional<LoadedFile> file_with_constant(const void* address, bool wrapper) {
+  struct Search {
+    std::uintptr_t address;
+    bool wrapper;
+    std::optional<LoadedFile> found;
+  } search{reinterpret_cast<std::uintptr_t>(address), wrapper, std::nullopt};
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* data) {
+        auto& search = *static_cast<Search*>(data);
+        bool constant = false;
+        // Its segment is writable, and nobody writes it: the linker's table of containers.
+        const bool wrapper = search.wrapper;
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const auto& segment = info->dlpi_phdr[i];
+          const std::uintptr_t begin = info->dlpi_addr + segment.p_vaddr;
+          if (search.address >= begin && search.address - begin < segment.p_memsz) {
+            constant |= wrapper || (segment.p_type == PT_LOAD && (segment.p_flags & PF_W) == 0) ||
+                        segment.p_type == PT_GNU_RELRO;
+          }
+        }
+        if (constant) {
+          search.found = LoadedFile{info->dlpi_name != nullptr ? info->dlpi_name : "",
+                                    static_cast<std::uintptr_t>(info->dlpi_addr)};
+        }
+        return constant ? 1 : 0;
+      },
+      &search);
+  return search.found;
+}
+
+// The version of the wrapper that `image` is, 0 if it is none (image/image.cpp).
+std::uint32_t wrapper_version(const void* image) {
+  constexpr std::uint32_t kWrapper = 0x466243B1;
+  std::uint32_t magic = 0;
+  // PTX text may be shorter than a magic number, and then ends in a NUL.
+  const auto* bytes = static_cast<const unsigned char*>(image);
+  for (int i = 0; i < 4 && (i == 0 || bytes[i - 1] != 0); ++i) {
+    magic |= static_cast<std::uint32_t>(bytes[i]) << (8 * i);
+  }
+  std::uint32_t version = 0;
+  if (magic == kWrapper) {
+    std::memcpy(&version, bytes + 4, sizeof version);
+  }
+  return version;
+}
+
+bool is_wrapper_of_many(const void* image) {
+  return wrapper_version(image) > 1;
+}
+
+// nvcc's output hands over a wrapper, which lies among the variables; the one container that it
+// points to is constant, and all there is to it. Anything else is returned as it is.
+const void* content_of(const void* image) {
+  const void* container = nullptr;
+  if (wrapper_version(image) == 1) {
+    std::memcpy(&container, static_cast<const unsigned char*>(image) + 8, sizeof container);
+  }
+  return container != nullptr ? container : image;
 }
 
 }  // namespace
@@ -27,8 +86,12 @@ void ImageStore::add(const void* owner, const void* image) {
     return;
   }
   auto stored = std::make_shared<Stored>();
-  if (lies_in_loaded_file(image)) {
+  const bool wrapper = is_wrapper_of_many(image);
+  image = content_of(image);
+  if (auto file = file_with_constant(image, wrapper)) {
     stored->in_file = image;
+    stored->wrapper = wrapper;
+    stored->file = std::move(*file);
   } else if (const auto size = image::size_of_image(image); !size) {
     stored->problem = "image not understood: " + size.error().what;
   } else if (*size > kMaxCopy) {
@@ -73,6 +136,11 @@ void ImageStore::remove(const void* owner) {
 
 void ImageStore::open(Stored& stored, image::ComputeCapability device) {
   stored.opened = true;
+  stored.device = device;
+  if (stored.in_file != nullptr &&
+      file_with_constant(stored.in_file, stored.wrapper) != stored.file) {
+    stored.problem = "its image was unloaded before it was launched";
+  }
   if (!stored.problem.empty()) {
     stored.reason = stored.problem;
     return;
@@ -110,6 +178,9 @@ KernelKnowledge ImageStore::summarize(const void* owner, const std::string& symb
     Stored& stored = *at->second;
     if (!stored.opened) {
       open(stored, device);
+    }
+    if (stored.device.sm() != device.sm()) {
+      return {nullptr, "its image was read for a device of another architecture"};
     }
     if (stored.module == nullptr) {
       return {nullptr, stored.reason};

@@ -20,14 +20,21 @@ struct KernelKnowledge {
   std::string reason;
 };
 
+// A file that the dynamic loader has mapped, and where.
+struct LoadedFile {
+  std::string path;
+  std::uintptr_t base = 0;
+  bool operator==(const LoadedFile&) const = default;
+};
+
 // The images of the modules and libraries that the app has loaded. Thread-safe. Never throws but
 // for want of memory; makes no driver call. Images are read when the first kernel of theirs is
 // launched: large programs load far more than they launch.
 class ImageStore {
  public:
-  // Keeps what was handed to the driver as `owner` (a CUmodule or CUlibrary). Images inside a
-  // loaded file of the program are referred to, for they live as long as the file is loaded; others
-  // are copied, since the app may free them.
+  // Keeps what was handed to the driver as `owner` (a CUmodule or CUlibrary). Images in the
+  // constant part of a loaded file are referred to, for they stay what they are as long as the file
+  // is loaded; others are copied, since the app may free them or write other images over them.
   void add(const void* owner, const void* image);
   void add_file(const void* owner, const std::string& path);
   // `alias` (the CUmodule of a CUlibrary) has the image of `owner`.
@@ -40,10 +47,13 @@ class ImageStore {
  private:
   struct Stored {
     const void* in_file = nullptr;
+    LoadedFile file;       // which that is
+    bool wrapper = false;  // of several containers, each with its address
     std::vector<std::byte> copy;
     std::string problem;  // why it could not be kept
     bool opened = false;
-    std::string reason;  // why no PTX speaks for it
+    image::ComputeCapability device;  // for which it was
+    std::string reason;               // why no PTX speaks for it
     std::shared_ptr<const image::ptx::Module> module;
   };
   void open(Stored& stored, image::ComputeCapability device);

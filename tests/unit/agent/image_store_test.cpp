@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -58,6 +59,31 @@ TEST(ImageStore, EveryLackHasItsReason) {
   EXPECT_NE(store.summarize(owner(3), "copy", kDevice).reason, "");
   store.add(owner(4), nullptr);
   store.add(nullptr, kText);
+}
+
+// A program compiles one kernel after the other into the same static buffer.
+TEST(ImageStore, AVariableOfTheProgramIsCopied) {
+  static char buffer[sizeof kText + 64];
+  ImageStore store;
+  std::strcpy(buffer, kText);
+  store.add(owner(1), buffer);
+  std::string other = kText;
+  other.replace(other.find("st.global.u32"), 13, "red.global.add.u32");
+  std::strcpy(buffer, other.c_str());
+  store.add(owner(2), buffer);
+  const auto first = store.summarize(owner(1), "copy", kDevice);
+  ASSERT_NE(first.summary, nullptr) << first.reason;
+  for (const auto& access : first.summary->accesses) {
+    EXPECT_NE(access.kind, idempotency::AccessKind::kReadModifyWrite);
+  }
+}
+
+TEST(ImageStore, OneReadForAnotherArchitectureSaysNothing) {
+  ImageStore store;
+  store.add(owner(1), kText);
+  EXPECT_NE(store.summarize(owner(1), "copy", kDevice).summary, nullptr);
+  EXPECT_EQ(store.summarize(owner(1), "copy", {8, 0}).summary, nullptr);
+  EXPECT_NE(store.summarize(owner(1), "copy", {8, 0}).reason, "");
 }
 
 TEST(ImageStore, FilesAliasesAndRemoval) {
