@@ -19,7 +19,8 @@ constexpr uint64_t kWarpQuantum = 2048;
 constexpr uint64_t kJoinPatience = 1u << 14;
 constexpr uint32_t kMaxDepth = 4096;
 constexpr uint64_t kMaxString = 1u << 16;
-constexpr int kInvalidPc = 718;
+// What an H200 answers to a call of an address that is no function.
+constexpr int kIllegalInstruction = 715;
 constexpr size_t kAlign = 64;
 
 std::byte* Allocate(size_t bytes) {
@@ -303,7 +304,7 @@ bool Block::Call(Warp& w, Group& g, const CallSite& site, const Op* pc) {
     if (value < kFunctionWindow + kFunctionStep || (value % kFunctionStep) ||
         index >= launch_.kernel->by_module_index.size() ||
         launch_.kernel->by_module_index[index] == kNone) {
-      SetFault(w, g, *pc, static_cast<uint32_t>(std::countr_zero(g.mask)), 0, kInvalidPc,
+      SetFault(w, g, *pc, static_cast<uint32_t>(std::countr_zero(g.mask)), 0, kIllegalInstruction,
                "call of an address that is no function");
       return false;
     }
@@ -321,11 +322,11 @@ bool Block::Call(Warp& w, Group& g, const CallSite& site, const Op* pc) {
   const uint32_t first = static_cast<uint32_t>(std::countr_zero(g.mask));
   const uint64_t local = from->local + from->code->local_bytes;
   if (from->depth + 1 > kMaxDepth || local + code.local_bytes > ctx_.local_bytes) {
-    SetFault(w, g, *pc, first, 0, kLaunchFailed, "stack overflow");
+    SetFault(w, g, *pc, first, 0, kIllegalAddress, "stack overflow");
     return false;
   }
   if (site.args.size() != code.params.size() || site.returns.size() > code.returns.size()) {
-    SetFault(w, g, *pc, first, 0, kInvalidPc, "call of a function with other parameters");
+    SetFault(w, g, *pc, first, 0, kIllegalInstruction, "call of a function with other parameters");
     return false;
   }
   Frame* f = NewFrame(callee);

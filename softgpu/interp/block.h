@@ -123,6 +123,7 @@ class Block {
   const Fault& fault() const { return fault_; }
   // Since the last call.
   uint64_t TakeThreadInstructions() { return std::exchange(thread_instructions_, 0); }
+  uint64_t steps() const { return steps_; }
   uint64_t TakeSteps() { return std::exchange(steps_, 0); }
   uint64_t stray() const { return ctx_.stray; }
   uint64_t first_stray() const { return ctx_.first_stray; }

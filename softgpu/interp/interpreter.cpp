@@ -55,7 +55,7 @@ class Launch {
   };
 
   bool Take(Resident& r, AccessLog*& log);
-  void Put(Resident r, AccessLog* log, Block::Outcome outcome);
+  void Put(Resident r, AccessLog* log, Block::Outcome outcome, uint64_t finished);
   void EndWith(int code, std::string message);  // mutex_ held
   std::string Where(uint64_t block, uint32_t thread) const;
 
@@ -72,7 +72,7 @@ class Launch {
   std::vector<std::unique_ptr<Block>> idle_;
   std::vector<std::unique_ptr<AccessLog>> logs_;
   std::vector<AccessLog*> idle_logs_;
-  uint64_t next_ = 0;  // block that is to start next
+  std::atomic<uint64_t> next_{0};  // block that is to start next; may run past the last
   uint64_t finished_ = 0;
   uint64_t running_ = 0;
   uint64_t resident_ = 0;
@@ -156,8 +156,8 @@ bool Launch::Take(Resident& r, AccessLog*& log) {
     log = idle_logs_.back();
     idle_logs_.pop_back();
   }
-  if (start) {
-    const uint64_t number = next_++;
+  const uint64_t number = start ? next_.fetch_add(1, std::memory_order_relaxed) : blocks_;
+  if (number < blocks_) {
     ++resident_;
     ++running_;
     if (!idle_.empty()) {
@@ -215,7 +215,7 @@ void Launch::EndWith(int code, std::string message) {
   result_.message = std::move(message);
 }
 
-void Launch::Put(Resident r, AccessLog* log, Block::Outcome outcome) {
+void Launch::Put(Resident r, AccessLog* log, Block::Outcome outcome, uint64_t finished) {
   const uint64_t threads = r.block->TakeThreadInstructions();
   shared_.warp_steps.fetch_add(r.block->TakeSteps(), std::memory_order_relaxed);
   std::unique_lock lock(mutex_);
@@ -223,10 +223,10 @@ void Launch::Put(Resident r, AccessLog* log, Block::Outcome outcome) {
   if (log)
     idle_logs_.push_back(log);
   result_.thread_instructions += threads;
+  finished_ += finished;
   switch (outcome) {
     case Block::Outcome::kDone:
       fruitless_ = 0;
-      ++finished_;
       --resident_;
       result_.stray_accesses += r.block->stray();
       if (r.block->stray() && !result_.first_stray)
@@ -271,7 +271,7 @@ void Launch::Put(Resident r, AccessLog* log, Block::Outcome outcome) {
       EndWith(kLaunchTimeout, "kernel " + shared_.info->name + ": more than " +
                                   std::to_string(request_.step_budget) +
                                   " thread instructions (step budget)");
-    else if (running_ == 0 && next_ == blocks_ &&
+    else if (running_ == 0 && next_ >= blocks_ &&
              std::all_of(ready_.begin(), ready_.end(), [](const Resident& x) { return x.stuck; }))
       EndWith(kLaunchTimeout, "kernel " + shared_.info->name +
                                   ": every thread waits at a barrier for threads that never come");
@@ -292,10 +292,26 @@ bool Launch::Slice() {
   uint64_t quantum = kBlockQuantum;
   if (request_.step_budget)
     quantum = std::clamp<uint64_t>(request_.step_budget / kLanes, 1, kBlockQuantum);
-  const Block::Outcome outcome = r.block->Run(quantum, log);
+  // Short blocks follow one another without asking anyone, until a block's time is used up.
+  uint64_t done = 0, finished = 0;
+  Block::Outcome outcome;
+  while (true) {
+    outcome = r.block->Run(quantum, log);
+    if (outcome != Block::Outcome::kDone)
+      break;
+    ++finished;
+    done += r.block->steps();
+    if (request_.step_budget || done >= kBlockQuantum ||
+        shared_.stop.load(std::memory_order_relaxed))
+      break;
+    const uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
+    if (number >= blocks_)
+      break;
+    r.block->Start(number);
+  }
   if (outcome == Block::Outcome::kWaiting)
     shared_.waited_ns.fetch_add(kWaitNs, std::memory_order_relaxed);
-  Put(std::move(r), log, outcome);
+  Put(std::move(r), log, outcome, finished);
   return true;
 }
 
@@ -313,7 +329,7 @@ void Launch::Finish(const std::function<void()>& want_help) {
     std::unique_lock lock(mutex_);
     if (over_)
       break;
-    const uint64_t blocks_left = blocks_ - next_ + ready_.size();
+    const uint64_t blocks_left = blocks_ - std::min<uint64_t>(blocks_, next_) + ready_.size();
     const bool resting = fruitless_ > 2 * resident_;
     if (ran && !resting) {
       lock.unlock();
@@ -419,7 +435,8 @@ void Interpreter::Help() {
       continue;
     }
     lock.unlock();
-    found->Slice();
+    for (int turn = 0; turn < 16 && found->wants_help() && found->Slice(); ++turn) {
+    }
     found.reset();
     lock.lock();
   }

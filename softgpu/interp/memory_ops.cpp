@@ -60,21 +60,21 @@ GPURECOVER_INLINE std::byte* Locate(Ctx& c, uint64_t address, uint32_t bytes, ui
   }
   auto shared = [&](uint64_t offset) -> std::byte* {
     if (offset > c.shared_bytes || bytes > c.shared_bytes - offset) [[unlikely]] {
-      Fail(c, kLaunchFailed, lane, address, bytes, write, kOutOfShared);
+      Fail(c, kIllegalAddress, lane, address, bytes, write, kOutOfShared);
       return nullptr;
     }
     return c.shared + offset;
   };
   auto local = [&](uint64_t offset) -> std::byte* {
     if (offset > c.local_bytes || bytes > c.local_bytes - offset) [[unlikely]] {
-      Fail(c, kLaunchFailed, lane, address, bytes, write, kOutOfLocal);
+      Fail(c, kIllegalAddress, lane, address, bytes, write, kOutOfLocal);
       return nullptr;
     }
     return c.local + c.local_bytes * lane + offset;
   };
   auto param = [&](uint64_t offset) -> std::byte* {
     if (write || offset > c.param_bytes || bytes > c.param_bytes - offset) [[unlikely]] {
-      Fail(c, kLaunchFailed, lane, address, bytes, write, kOutOfParam);
+      Fail(c, kIllegalAddress, lane, address, bytes, write, kOutOfParam);
       return nullptr;
     }
     return const_cast<std::byte*>(c.params) + offset;
@@ -268,6 +268,7 @@ uint32_t Store(Ctx& c, const Op& o, uint32_t mask) {
 template <class T, AtomOp kOp>
 struct IntAtom {
   using Store = T;
+  static constexpr bool kIsAdd = kOp == AtomOp::kAdd;
   GPURECOVER_INLINE static T Do(T old, T b, T c) {
     if constexpr (kOp == AtomOp::kAdd)
       return static_cast<T>(old + b);
@@ -294,20 +295,29 @@ struct IntAtom {
 template <class S, class T, AtomOp kOp>
 struct SignedAtom {  // stored as S, compared as T
   using Store = S;
+  static constexpr bool kIsAdd = false;
   GPURECOVER_INLINE static S Do(S old, S b, S) {
     const bool less = static_cast<T>(old) < static_cast<T>(b);
     return (kOp == AtomOp::kMin) == less ? old : b;
   }
 };
+// On global memory, subnormal operands and results become zero (PTX ISA, atom; seen on an H200); on
+// shared memory they are kept.
+template <bool kFlush>
 struct AtomAddF32 {
   using Store = uint32_t;
+  static constexpr bool kIsAdd = false;
   GPURECOVER_INLINE static uint32_t Do(uint32_t old, uint32_t b, uint32_t) {
-    const float r = Bits<float>(old) + Bits<float>(b);
+    auto load = [](uint32_t x) { return kFlush ? FlushF32(Bits<float>(x)) : Bits<float>(x); };
+    float r = load(old) + load(b);
+    if (kFlush)
+      r = FlushF32(r);
     return r == r ? Bits<uint32_t>(r) : 0x7FFFFFFFu;
   }
 };
 struct AtomAddF64 {
   using Store = uint64_t;
+  static constexpr bool kIsAdd = false;
   GPURECOVER_INLINE static uint64_t Do(uint64_t old, uint64_t b, uint64_t) {
     return Bits<uint64_t>(Bits<double>(old) + Bits<double>(b));
   }
@@ -331,6 +341,7 @@ GPURECOVER_INLINE uint16_t HalfOp(uint16_t old, uint16_t b) {
 template <bool kBf, AtomOp kOp>
 struct AtomHalf {
   using Store = uint16_t;
+  static constexpr bool kIsAdd = false;
   GPURECOVER_INLINE static uint16_t Do(uint16_t old, uint16_t b, uint16_t) {
     return HalfOp<kBf, kOp>(old, b);
   }
@@ -338,6 +349,7 @@ struct AtomHalf {
 template <bool kBf, AtomOp kOp>
 struct AtomHalfX2 {
   using Store = uint32_t;
+  static constexpr bool kIsAdd = false;
   GPURECOVER_INLINE static uint32_t Do(uint32_t old, uint32_t b, uint32_t) {
     const uint32_t low = HalfOp<kBf, kOp>(static_cast<uint16_t>(old), static_cast<uint16_t>(b));
     const uint32_t high =
@@ -346,7 +358,23 @@ struct AtomHalfX2 {
   }
 };
 
-template <class F, Where kWhere, bool kReturns, bool kTernary>
+// The old value. Additions in one instruction of the host: a loop would starve where many threads
+// meet at one address.
+template <class F, class T>
+GPURECOVER_INLINE T Exchange(T* p, T b, T e) {
+  if constexpr (F::kIsAdd) {
+    return __atomic_fetch_add(p, b, __ATOMIC_SEQ_CST);
+  } else {
+    T old = __atomic_load_n(p, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(p, &old, F::Do(old, b, e), false, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_RELAXED)) {
+    }
+    return old;
+  }
+}
+
+// InShared: the operation where a generic address leads to shared memory.
+template <class F, Where kWhere, bool kReturns, bool kTernary, class InShared>
 uint32_t Atom(Ctx& c, const Op& o, uint32_t mask) {
   using T = typename F::Store;
   const uint64_t* base = Src<uint64_t>(c, o.a);
@@ -363,15 +391,13 @@ uint32_t Atom(Ctx& c, const Op& o, uint32_t mask) {
       return kActFault;
     T* p = reinterpret_cast<T*>(at);
     T old;
-    if constexpr (kWhere == Where::kShared) {
-      // Only one worker at a time runs a block.
+    // Only one worker at a time runs a block.
+    if (kWhere == Where::kShared ||
+        (kWhere == Where::kGeneric && ((base[i] + displacement) & kWindowMask) != 0)) {
       old = *p;
-      *p = F::Do(old, b[i], e[i]);
+      *p = InShared::Do(old, b[i], e[i]);
     } else {
-      old = __atomic_load_n(p, __ATOMIC_RELAXED);
-      while (!__atomic_compare_exchange_n(p, &old, F::Do(old, b[i], e[i]), false, __ATOMIC_SEQ_CST,
-                                          __ATOMIC_RELAXED)) {
-      }
+      old = Exchange<F>(p, b[i], e[i]);
     }
     if constexpr (kReturns) {
       d[i] = old;
@@ -383,18 +409,18 @@ uint32_t Atom(Ctx& c, const Op& o, uint32_t mask) {
   return kNext;
 }
 
-template <class F, bool kTernary = false>
+template <class F, bool kTernary = false, class InShared = F>
 Handler AtomHandler(Where where, bool returns) {
   switch (where) {
     case Where::kGlobal:
-      return returns ? Atom<F, Where::kGlobal, true, kTernary>
-                     : Atom<F, Where::kGlobal, false, kTernary>;
+      return returns ? Atom<F, Where::kGlobal, true, kTernary, InShared>
+                     : Atom<F, Where::kGlobal, false, kTernary, InShared>;
     case Where::kShared:
-      return returns ? Atom<F, Where::kShared, true, kTernary>
-                     : Atom<F, Where::kShared, false, kTernary>;
+      return returns ? Atom<F, Where::kShared, true, kTernary, InShared>
+                     : Atom<F, Where::kShared, false, kTernary, InShared>;
     case Where::kGeneric:
-      return returns ? Atom<F, Where::kGeneric, true, kTernary>
-                     : Atom<F, Where::kGeneric, false, kTernary>;
+      return returns ? Atom<F, Where::kGeneric, true, kTernary, InShared>
+                     : Atom<F, Where::kGeneric, false, kTernary, InShared>;
     default:
       return nullptr;
   }
@@ -751,7 +777,9 @@ Handler SelectAtom(Where where, AtomOp op, Type type, bool returns) {
     case AtomOp::kAdd:
       GPURECOVER_BOTH(kAdd)
       if (type == Type::kF32)
-        return AtomHandler<AtomAddF32>(where, returns);
+        return where == Where::kShared
+                   ? AtomHandler<AtomAddF32<false>>(where, returns)
+                   : AtomHandler<AtomAddF32<true>, false, AtomAddF32<false>>(where, returns);
       if (type == Type::kF64)
         return AtomHandler<AtomAddF64>(where, returns);
       if (type == Type::kF16)

@@ -923,6 +923,21 @@ TEST(InterpArithmetic, ConversionsBetweenFloats) {
   });
 }
 
+// Bits that an H200 gave.
+TEST(InterpArithmetic, NotANumberKeepsItsPayloadInDouble) {
+  const uint64_t nan = 0xFFF4567812345678;
+  auto one = [&](const char* text, const char* to, uint64_t want) {
+    Check(
+        std::string("mov.f64 $d0, 0dFFF4567812345678; mov.f64 $d1, 0d7FF8000000000001; ") + text,
+        {to, "u32"}, [=](auto, auto, auto) { return want; }, ".reg .f64 %d0, %d1;");
+  };
+  one("add.rn.f64 $d, $d0, 0d3FF0000000000000;", "f64", nan | 1ull << 51);
+  one("sqrt.rn.f64 $d, $d0;", "f64", nan | 1ull << 51);
+  one("neg.f64 $d, $d0;", "f64", nan & ~(1ull << 63));
+  one("min.f64 $d, $d0, $d1;", "f64", nan | 1ull << 51);
+  one("cvt.rn.f32.f64 $d, $d0;", "f32", 0xFFE2B3C0);
+}
+
 // Approximate functions: within the error that the PTX ISA documents, here checked against double.
 TEST(InterpArithmetic, ApproximateFunctions) {
   struct Function {

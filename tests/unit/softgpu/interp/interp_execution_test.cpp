@@ -352,6 +352,18 @@ TEST(InterpMemory, AtomicsFromManyBlocks) {
   EXPECT_EQ(words[16], 6400u);
 }
 
+TEST(InterpMemory, SubnormalAtomicsAreFlushedInGlobalMemoryOnly) {
+  const auto out = Words(R"(
+    mov.f32 %f1, 0f00000001; st.global.f32 [%rd9], %f1; st.shared.f32 [word], %f1; bar.sync 0;
+    atom.shared.add.f32 %f2, [word], %f1;
+    mov.u64 %rd1, word; cvta.shared.u64 %rd1, %rd1; atom.add.f32 %f2, [%rd1], %f1;
+    red.global.add.f32 [%rd9], %f1; ld.global.u32 %r1, [%rd9]; bar.sync 0;
+    ld.shared.u32 %r2, [word]; mad.lo.u32 %r1, %r1, 1000, %r2; st.global.u32 [%rd9], %r1;)",
+                         1, 32, ".shared .u32 word;\n");
+  for (uint32_t v : out)
+    EXPECT_EQ(v, 65u);
+}
+
 TEST(InterpMemory, VectorsAndNarrowTypes) {
   TestDevice device(1);
   ASSERT_EQ(device.Load(Kernel(R"(
