@@ -3,48 +3,45 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <span>
-#include <unordered_map>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "softgpu/device/launch.h"
 
 namespace gpurecover::softgpu::interp {
 
-// One bit for each byte of every page touched. One thread; a launch keeps one for each worker and
-// merges them at its end.
-class AccessLog {
+// One bit for each byte of every page touched, for the whole launch. Any thread.
+class AccessPages {
  public:
-  void Read(uint64_t address, uint64_t bytes) { Mark(address, bytes, 0); }
-  void Write(uint64_t address, uint64_t bytes) { Mark(address, bytes, 1); }
-  // A naturally aligned access of up to 32 bytes: its bits lie in one word.
-  void Small(uint64_t address, uint32_t bytes, bool read, bool write) {
-    Page* page = Find(address >> kPageBits);
-    const uint64_t offset = address & ((1u << kPageBits) - 1);
-    const uint64_t bits = ((1ull << bytes) - 1) << (offset & 63);
-    if (read)
-      page->bits[0][offset >> 6] |= bits;
-    if (write)
-      page->bits[1][offset >> 6] |= bits;
+  static constexpr int kPageBits = 16;
+  static constexpr uint64_t kWords = (1u << kPageBits) / 64;
+  struct Page {
+    std::atomic<uint64_t> bits[2][kWords] = {};  // read, written
+  };
+
+  Page* Find(uint64_t number) {
+    {
+      std::lock_guard lock(mutex_);
+      if (const auto found = pages_.find(number); found != pages_.end())
+        return found->second.get();
+    }
+    auto page = std::make_unique<Page>();
+    std::lock_guard lock(mutex_);
+    return pages_.try_emplace(number, std::move(page)).first->second.get();
   }
 
-  // Sorted, merged.
-  static void Collect(std::span<const std::unique_ptr<AccessLog>> logs,
-                      std::vector<ByteRange>& reads, std::vector<ByteRange>& writes) {
+  // Sorted, merged. When no thread marks any more.
+  void Collect(std::vector<ByteRange>& reads, std::vector<ByteRange>& writes) const {
     for (int kind = 0; kind < 2; ++kind) {
-      std::map<uint64_t, std::vector<const Page*>> pages;
-      for (const auto& log : logs)
-        for (const auto& [number, page] : log->pages_)
-          pages[number].push_back(page.get());
       std::vector<ByteRange>& out = kind == 0 ? reads : writes;
-      for (const auto& [number, parts] : pages)
+      for (const auto& [number, page] : pages_)
         for (uint64_t word = 0; word < kWords; ++word) {
-          uint64_t bits = 0;
-          for (const Page* p : parts)
-            bits |= p->bits[kind][word];
+          uint64_t bits = page->bits[kind][word].load(std::memory_order_relaxed);
           uint64_t at = (number << kPageBits) + word * 64;
           while (bits) {
             const int skip = __builtin_ctzll(bits);
@@ -65,22 +62,43 @@ class AccessLog {
   }
 
  private:
-  static constexpr int kPageBits = 16;
-  static constexpr uint64_t kWords = (1u << kPageBits) / 64;
-  struct Page {
-    uint64_t bits[2][kWords] = {};
-  };
+  std::mutex mutex_;
+  std::map<uint64_t, std::unique_ptr<Page>> pages_;
+};
 
+// A worker's way to the pages: kernels walk several arrays at once, so that the pages last used are
+// found without a lock. One thread at a time.
+class AccessLog {
+ public:
+  explicit AccessLog(AccessPages& pages) : pages_(pages) {}
+
+  void Read(uint64_t address, uint64_t bytes) { Mark(address, bytes, 0); }
+  void Write(uint64_t address, uint64_t bytes) { Mark(address, bytes, 1); }
+  // A naturally aligned access of up to 32 bytes: its bits lie in one word.
+  void Small(uint64_t address, uint32_t bytes, bool read, bool write) {
+    AccessPages::Page* page = Find(address >> AccessPages::kPageBits);
+    const uint64_t offset = address & ((1u << AccessPages::kPageBits) - 1);
+    const uint64_t bits = ((1ull << bytes) - 1) << (offset & 63);
+    if (read)
+      Set(page->bits[0][offset >> 6], bits);
+    if (write)
+      Set(page->bits[1][offset >> 6], bits);
+  }
+
+ private:
+  static void Set(std::atomic<uint64_t>& word, uint64_t bits) {
+    if ((word.load(std::memory_order_relaxed) & bits) != bits)
+      word.fetch_or(bits, std::memory_order_relaxed);
+  }
   void Mark(uint64_t address, uint64_t bytes, int kind) {
     while (bytes) {
-      const uint64_t number = address >> kPageBits;
-      const uint64_t offset = address & ((1u << kPageBits) - 1);
-      const uint64_t here = std::min<uint64_t>(bytes, (1u << kPageBits) - offset);
-      uint64_t* words = Find(number)->bits[kind];
+      const uint64_t offset = address & ((1u << AccessPages::kPageBits) - 1);
+      const uint64_t here = std::min<uint64_t>(bytes, (1u << AccessPages::kPageBits) - offset);
+      auto* words = Find(address >> AccessPages::kPageBits)->bits[kind];
       uint64_t at = offset, left = here;
       while (left) {
         const uint64_t bit = at & 63, n = std::min<uint64_t>(left, 64 - bit);
-        words[at >> 6] |= (n == 64 ? ~0ull : (1ull << n) - 1) << bit;
+        Set(words[at >> 6], (n == 64 ? ~0ull : (1ull << n) - 1) << bit);
         at += n;
         left -= n;
       }
@@ -88,25 +106,20 @@ class AccessLog {
       bytes -= here;
     }
   }
-  // Kernels walk several arrays at once: the few pages last used are found without the map.
-  Page* Find(uint64_t number) {
+  AccessPages::Page* Find(uint64_t number) {
     Slot& slot = recent_[number % kRecent];
-    if (slot.page == nullptr || slot.number != number) {
-      auto& page = pages_[number];
-      if (!page)
-        page = std::make_unique<Page>();
-      slot = {number, page.get()};
-    }
+    if (slot.page == nullptr || slot.number != number)
+      slot = {number, pages_.Find(number)};
     return slot.page;
   }
 
   static constexpr uint64_t kRecent = 256;
   struct Slot {
     uint64_t number = 0;
-    Page* page = nullptr;
+    AccessPages::Page* page = nullptr;
   };
+  AccessPages& pages_;
   Slot recent_[kRecent];
-  std::unordered_map<uint64_t, std::unique_ptr<Page>> pages_;
 };
 
 }  // namespace gpurecover::softgpu::interp

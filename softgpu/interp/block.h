@@ -119,6 +119,14 @@ class Block {
   // Runs up to `steps` warp instructions.
   Outcome Run(uint64_t steps, AccessLog* log);
 
+  // The host has no memory left for what the block needs (frames of calls, text of a printf).
+  Outcome OutOfMemory() {
+    fault_ = {};
+    fault_.code = kLaunchOutOfResources;
+    fault_.what = "no memory left on the host";
+    return Outcome::kFault;
+  }
+
   uint64_t linear() const { return linear_; }
   const Fault& fault() const { return fault_; }
   // Since the last call.

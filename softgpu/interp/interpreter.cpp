@@ -70,6 +70,7 @@ class Launch {
   std::condition_variable changed_;
   std::deque<Resident> ready_;
   std::vector<std::unique_ptr<Block>> idle_;
+  AccessPages pages_;
   std::vector<std::unique_ptr<AccessLog>> logs_;
   std::vector<AccessLog*> idle_logs_;
   std::atomic<uint64_t> next_{0};  // block that is to start next; may run past the last
@@ -150,7 +151,7 @@ bool Launch::Take(Resident& r, AccessLog*& log) {
   log = nullptr;
   if (request_.record_accesses) {
     if (idle_logs_.empty()) {
-      logs_.push_back(std::make_unique<AccessLog>());
+      logs_.push_back(std::make_unique<AccessLog>(pages_));
       idle_logs_.push_back(logs_.back().get());
     }
     log = idle_logs_.back();
@@ -296,7 +297,11 @@ bool Launch::Slice() {
   uint64_t done = 0, finished = 0;
   Block::Outcome outcome;
   while (true) {
-    outcome = r.block->Run(quantum, log);
+    try {
+      outcome = r.block->Run(quantum, log);
+    } catch (const std::bad_alloc&) {
+      outcome = r.block->OutOfMemory();
+    }
     if (outcome != Block::Outcome::kDone)
       break;
     ++finished;
@@ -358,7 +363,7 @@ LaunchResult Launch::TakeResult() {
   }
   result_.fault_fired = shared_.fault_fired.load(std::memory_order_relaxed);
   if (request_.record_accesses)
-    AccessLog::Collect(logs_, result_.reads, result_.writes);
+    pages_.Collect(result_.reads, result_.writes);
   if (workspace_)  // not the program's memory
     for (auto* ranges : {&result_.reads, &result_.writes})
       std::erase_if(*ranges, [this](const ByteRange& r) {

@@ -371,6 +371,74 @@ TEST(InterpCompile, WhatIsNotSupportedIsNamed) {
   }
 }
 
+// Texts with words exchanged, lost or doubled: whatever still compiles is run, with a budget.
+TEST(InterpCompile, MutatedModulesDoNoHarm) {
+  const std::string whole = Kernel(
+      "ld.param.u64 %rd1, [in]; mad.wide.u32 %rd2, %r13, 4, %rd1; ld.global.u32 %r1, [%rd2];\n"
+      "setp.lt.u32 %p1, %r1, 77; @%p1 bra L;\n"
+      "shfl.sync.down.b32 %r2|%p2, %r1, 4, 31, -1; add.cc.u32 %r3, %r1, %r2; addc.u32 %r4, %r3, "
+      "0;\n"
+      "st.shared.v2.u32 [s+8], {%r3, %r4}; bar.sync 0; ld.shared.u64 %rd3, [s+8];\n"
+      "cvt.rn.f32.u64 %r5, %rd3; mov.b64 {%r6, %r7}, %rd3; call (%r8), f, (%r7);\n"
+      "L: atom.global.cas.b32 %r9, [%rd9], %r1, %r8; selp.b32 %r9, %r9, %r1, !%p1;\n"
+      "T: .branchtargets A, B; and.b32 %r2, %r10, 1; brx.idx %r2, T;\n"
+      "A: vote.sync.ballot.b32 %r3, %p1, -1; bra C; B: match.any.sync.b32 %r3, %r1, -1;\n"
+      "C: bfe.u32 %r3, %r3, 3, 5; st.global.u32 [%rd9], %r3; @%p1 exit; barrier.red.popc.u32 %r4, "
+      "0, %p1;",
+      ".shared .align 8 .b8 s[64];\n.func (.reg .b32 o) f(.reg .b32 i) { .reg .pred %p; .local .b8 "
+      "l[16];"
+      " setp.gt.u32 %p, i, 3; @%p ret; st.local.u32 [l], i; ld.local.u32 o, [l]; ret; }\n");
+  std::vector<std::string> words;
+  std::string word;
+  for (char c : whole) {
+    const bool separates = std::strchr(" \n\t,;{}[]()", c) != nullptr;
+    if (separates && !word.empty()) {
+      words.push_back(word);
+      word.clear();
+    }
+    if (separates)
+      words.emplace_back(1, c);
+    else
+      word.push_back(c);
+  }
+  uint64_t state = 20240611;  // the seed
+  auto next = [&](uint64_t n) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (state >> 33) % n;
+  };
+  TestDevice device(2);
+  const uint64_t out = device.memory.Allocate(4096), in = device.memory.Allocate(4096);
+  device.request.step_budget = 20'000;
+  int ran = 0;
+  for (int round = 0; round < 1500; ++round) {
+    std::vector<std::string> changed = words;
+    for (uint64_t k = 0, n = 1 + next(3); k < n; ++k) {
+      const size_t at = 60 + next(changed.size() - 60);
+      switch (next(3)) {
+        case 0:
+          changed[at] = words[60 + next(words.size() - 60)];
+          break;
+        case 1:
+          changed.erase(changed.begin() + static_cast<ptrdiff_t>(at));
+          break;
+        default:
+          changed.insert(changed.begin() + static_cast<ptrdiff_t>(at), words[next(words.size())]);
+      }
+    }
+    std::string text;
+    for (const std::string& w : changed)
+      text += w;
+    if (!device.Load(text).empty() || device.Kernel("k") == SIZE_MAX)
+      continue;
+    const LaunchResult r = device.Run("k", {2}, {40}, out, in);
+    EXPECT_THAT(r.code, ::testing::AnyOf(0, kIllegalAddress, kLaunchTimeout, kMisalignedAddress,
+                                         715, kLaunchFailed))
+        << r.message;
+    ++ran;
+  }
+  EXPECT_GT(ran, 100);
+}
+
 TEST(InterpCompile, KernelInfo) {
   TestDevice device(1);
   ASSERT_EQ(device.Load(
