@@ -75,6 +75,11 @@ void Agent::on_enter(ThreadState& state, const driver_api::Call& call, std::uint
         before_module_gone(call, data.functionParams);
       }
       return;
+    case Kind::kMemoryMap:
+      if (call.hook == Hook::kHandleRelease) {
+        before_handle_gone(data.functionParams);
+      }
+      break;
     default:
       break;
   }
@@ -111,12 +116,22 @@ void Agent::on_exit(ThreadState& state, const driver_api::Call& call,
         after_context_gone(call, data.functionParams);
       }
       break;
+    case Kind::kObject:
+    case Kind::kMemoryMap:
+      if (result == CUDA_SUCCESS) {
+        after_sharing(call, data.functionParams);
+      }
+      break;
     case Kind::kCapture:
       // A capture that the driver ends by itself (an invalidated one whose stream is destroyed)
-      // leaves the count too high, which costs a question per launch and nothing else.
+      // leaves the count too high, which costs a question per launch and nothing else. Too low it
+      // must never be: an end that was refused (another stream's, another thread's) ended nothing.
       if (call.hook == Hook::kCaptureBegin && result == CUDA_SUCCESS) {
         captures_.fetch_add(1, std::memory_order_relaxed);
-      } else if (call.hook == Hook::kCaptureEnd && captures_.load(std::memory_order_relaxed) > 0) {
+      } else if (call.hook == Hook::kCaptureEnd &&
+                 (result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ||
+                  result == CUDA_ERROR_STREAM_CAPTURE_UNJOINED) &&
+                 captures_.load(std::memory_order_relaxed) > 0) {
         captures_.fetch_sub(1, std::memory_order_relaxed);
       }
       break;

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -91,6 +92,14 @@ class Agent {
   protocol::Attached describe();
 
   // memory_hooks.cpp: keeps the memory map and the image store true.
+  // What becomes visible to others than this process's streams, or under a second address, so that
+  // its writers and readers are not all known.
+  void after_sharing(const driver_api::Call& call, const void* params);
+  void before_handle_gone(const void* params);
+  void mark_shared(std::uint64_t address);
+  // Notes where a handle is mapped; whether it is visible to others.
+  bool note_mapping(std::uint64_t handle, std::uint64_t address);
+  void share_handle(std::uint64_t handle);
   void before_free(ThreadState& state, const driver_api::Call& call, const void* params);
   void after_free(ThreadState& state, CUresult result);
   void after_alloc(const driver_api::Call& call, const CUpti_CallbackData& data);
@@ -99,6 +108,8 @@ class Agent {
   void after_context_gone(const driver_api::Call& call, const void* params);
   void insert(std::uint64_t address, std::uint64_t size, idempotency::AllocationKind kind,
               bool host_visible, CUcontext context);
+  void insert_global(const void* owner, std::uint64_t address, std::uint64_t size,
+                     bool host_visible, CUcontext context);
 
   // launch_hooks.cpp
   void before_launch(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
@@ -165,6 +176,17 @@ class Agent {
   int probe_target_ = 0;
   std::mutex contexts_mutex_;
   std::map<CUcontext, CUdevice> devices_;  // of contexts that have been seen
+
+  // Memory handles (cuMemCreate) and where they are mapped.
+  struct Mapped {
+    bool shared = false;
+    int references = 0;  // beyond the first, by cuMemRetainAllocationHandle
+    std::vector<std::uint64_t> addresses;
+  };
+  std::mutex handles_mutex_;
+  std::map<std::uint64_t, Mapped> handles_;
+  // Variables of modules and libraries that the app has asked for.
+  std::set<std::pair<const void*, std::uint64_t>> globals_;  // by handles_mutex_
 
   std::atomic<std::int32_t> captures_{0};  // streams that capture now, as far as is known
   std::atomic<bool> dead_{false};          // a sticky error has been met

@@ -30,7 +30,9 @@ constexpr int kProbeCode = 0x6a7e;
 
 // Work that only has to be seen when an error is held back: without a plan there never is one.
 bool needed_for_plan_only(const driver_api::Call& call) {
-  return (call.kind == Kind::kCopy || call.kind == Kind::kSet) && !call.reports;
+  return (call.kind == Kind::kCopy || call.kind == Kind::kSet || call.kind == Kind::kHostFunction ||
+          call.kind == Kind::kStreamMemory) &&
+         !call.reports;
 }
 
 }  // namespace

@@ -49,6 +49,9 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
       .count();
 }
 
+void CUDA_CB do_nothing(void*) {}
+void CUDA_CB call_nothing_back(CUstream, CUresult, void*) {}
+
 // The parameter that says how much a copy or a set does; zero makes the driver do nothing.
 // Layouts: generated_cuda_meta.h of CUDA 13.0.
 std::size_t& amount_of(Hook hook, void* params) {
@@ -238,11 +241,16 @@ void Agent::suppress_work(ThreadState& state, const driver_api::Call& call, cons
   auto& under_way = state.call;
   under_way.suppressed = false;
   under_way.delivers = false;
-  if (call.reports) {
+  const bool work = call.kind == Kind::kCopy || call.kind == Kind::kSet ||
+                    call.kind == Kind::kHostFunction || call.kind == Kind::kStreamMemory;
+  // What may be recorded into a graph must be recorded as it is: the graph may outlive the fault.
+  const bool as_it_is =
+      call.hook == Hook::kDelivers || (work && captures_.load(std::memory_order_relaxed) > 0);
+  if (call.reports || as_it_is) {
     // Once, by the first call that looks; of two threads that look at once, one gets it.
     under_way.code = held_back_.exchange(0);
     under_way.delivers = under_way.code != 0;
-    if (!under_way.delivers) {
+    if (!under_way.delivers || as_it_is) {
       return;
     }
   }
@@ -279,6 +287,16 @@ void Agent::suppress_work(ThreadState& state, const driver_api::Call& call, cons
       }
       break;
     }
+    case Hook::kHostFunction: {
+      // A function of ours runs in its place: the program's is not to see what was not done.
+      auto& p = *static_cast<cuLaunchHostFunc_params*>(writable);
+      under_way.saved[0] = reinterpret_cast<std::uint64_t>(p.fn);
+      p.fn = call.name == "cuLaunchHostFunc"
+                 ? &do_nothing
+                 : reinterpret_cast<CUhostFn>(reinterpret_cast<void (*)()>(&call_nothing_back));
+      under_way.suppressed = true;
+      break;
+    }
     default:
       break;
   }
@@ -302,6 +320,10 @@ void Agent::restore_work(ThreadState& state, const driver_api::Call& call, const
     case Hook::kCopy3d:
       static_cast<cuMemcpy3DAsync_v2_params*>(writable)->pCopy =
           reinterpret_cast<const CUDA_MEMCPY3D*>(state.call.saved[0]);
+      break;
+    case Hook::kHostFunction:
+      static_cast<cuLaunchHostFunc_params*>(writable)->fn =
+          reinterpret_cast<CUhostFn>(state.call.saved[0]);
       break;
     default:
       break;

@@ -32,6 +32,17 @@ void Agent::insert(std::uint64_t address, std::uint64_t size, AllocationKind kin
   memory_.insert(allocation);
 }
 
+void Agent::insert_global(const void* owner, std::uint64_t address, std::uint64_t size,
+                          bool host_visible, CUcontext context) {
+  {
+    const std::lock_guard lock(handles_mutex_);
+    if (!globals_.emplace(owner, address).second) {
+      return;  // asked for again
+    }
+  }
+  insert(address, size, AllocationKind::kModuleGlobal, host_visible, context);
+}
+
 void Agent::after_alloc(const driver_api::Call& call, const CUpti_CallbackData& data) {
   const void* params = data.functionParams;
   CUcontext const context = data.context;
@@ -74,18 +85,24 @@ void Agent::after_alloc(const driver_api::Call& call, const CUpti_CallbackData& 
     }
     case Hook::kAllocAsync: {
       const auto& p = as<cuMemAllocAsync_params>(params);
+      if (captures_.load(std::memory_order_relaxed) != 0 && capturing(p.hStream)) {
+        break;  // a node of a graph: there only while the graph says so
+      }
       insert(*p.dptr, p.bytesize, AllocationKind::kStreamOrdered, false, context);
       break;
     }
     case Hook::kAllocFromPool: {
       const auto& p = as<cuMemAllocFromPoolAsync_params>(params);
+      if (captures_.load(std::memory_order_relaxed) != 0 && capturing(p.hStream)) {
+        break;
+      }
       insert(*p.dptr, p.bytesize, AllocationKind::kStreamOrdered, false, context);
       break;
     }
     case Hook::kMap: {
       // Not of a context: it stays when contexts go (cuda.h, cuCtxDestroy).
       const auto& p = as<cuMemMap_params>(params);
-      insert(p.ptr, p.size, AllocationKind::kVirtual, false, nullptr);
+      insert(p.ptr, p.size, AllocationKind::kVirtual, note_mapping(p.handle, p.ptr), nullptr);
       break;
     }
     case Hook::kPoolImport:
@@ -218,21 +235,21 @@ void Agent::after_module_call(const driver_api::Call& call, const CUpti_Callback
     case Hook::kModuleGetGlobal: {
       const auto& p = as<cuModuleGetGlobal_v2_params>(params);
       if (p.dptr != nullptr && p.bytes != nullptr) {
-        insert(*p.dptr, *p.bytes, AllocationKind::kModuleGlobal, false, data.context);
+        insert_global(p.hmod, *p.dptr, *p.bytes, false, data.context);
       }
       break;
     }
     case Hook::kLibraryGetGlobal: {
       const auto& p = as<cuLibraryGetGlobal_params>(params);
       if (p.dptr != nullptr && p.bytes != nullptr) {
-        insert(*p.dptr, *p.bytes, AllocationKind::kModuleGlobal, false, data.context);
+        insert_global(p.library, *p.dptr, *p.bytes, false, data.context);
       }
       break;
     }
     case Hook::kLibraryGetManaged: {
       const auto& p = as<cuLibraryGetManaged_params>(params);
       if (p.dptr != nullptr && p.bytes != nullptr) {
-        insert(*p.dptr, *p.bytes, AllocationKind::kModuleGlobal, true, data.context);
+        insert_global(p.library, *p.dptr, *p.bytes, true, data.context);
       }
       break;
     }
@@ -243,12 +260,110 @@ void Agent::after_module_call(const driver_api::Call& call, const CUpti_Callback
 
 // Before, as with frees: afterwards the handle may be another module's.
 void Agent::before_module_gone(const driver_api::Call& call, const void* params) {
-  if (call.hook == Hook::kModuleUnload) {
-    images_.remove(as<cuModuleUnload_params>(params).hmod);
-  } else {
-    images_.remove(as<cuLibraryUnload_params>(params).library);
-  }
+  const void* owner = call.hook == Hook::kModuleUnload
+                          ? static_cast<const void*>(as<cuModuleUnload_params>(params).hmod)
+                          : static_cast<const void*>(as<cuLibraryUnload_params>(params).library);
+  images_.remove(owner);
   kernels_.invalidate();
+  const std::lock_guard lock(handles_mutex_);
+  const auto begin = globals_.lower_bound({owner, 0});
+  auto at = begin;
+  for (; at != globals_.end() && at->first == owner; ++at) {
+    const auto found = memory_.find(at->second);
+    if (found && found.found[0].address == at->second &&
+        found.found[0].kind == AllocationKind::kModuleGlobal) {
+      memory_.erase(at->second);
+    }
+  }
+  globals_.erase(begin, at);
+}
+
+void Agent::mark_shared(std::uint64_t address) {
+  const auto found = memory_.find(address);
+  for (idempotency::Allocation allocation : found.all()) {
+    allocation.host_visible = true;
+    memory_.insert(allocation);
+  }
+}
+
+bool Agent::note_mapping(std::uint64_t handle, std::uint64_t address) {
+  std::vector<std::uint64_t> others;
+  bool shared = false;
+  {
+    const std::lock_guard lock(handles_mutex_);
+    Mapped& mapped = handles_[handle];
+    std::erase_if(mapped.addresses, [&](std::uint64_t other) {
+      const auto found = memory_.find(other);
+      return other == address || !found || found.found[0].address != other;
+    });
+    // The same memory under two addresses: what is written through one is read through the other.
+    mapped.shared |= !mapped.addresses.empty();
+    others = mapped.addresses;
+    mapped.addresses.push_back(address);
+    shared = mapped.shared;
+  }
+  for (const std::uint64_t other : others) {
+    mark_shared(other);
+  }
+  return shared;
+}
+
+void Agent::share_handle(std::uint64_t handle) {
+  std::vector<std::uint64_t> addresses;
+  {
+    const std::lock_guard lock(handles_mutex_);
+    Mapped& mapped = handles_[handle];
+    mapped.shared = true;
+    addresses = mapped.addresses;
+  }
+  for (const std::uint64_t address : addresses) {
+    mark_shared(address);
+  }
+}
+
+void Agent::after_sharing(const driver_api::Call& call, const void* params) {
+  switch (call.hook) {
+    case Hook::kShared:
+      if (call.name == "cuIpcGetMemHandle") {
+        mark_shared(as<cuIpcGetMemHandle_params>(params).dptr);
+      } else if (call.name == "cuMemPoolExportPointer") {
+        mark_shared(as<cuMemPoolExportPointer_params>(params).ptr);
+      } else if (call.name == "cuMulticastBindAddr") {
+        mark_shared(as<cuMulticastBindAddr_params>(params).memptr);
+      } else {
+        mark_shared(as<cuMemGetHandleForAddressRange_params>(params).dptr);
+      }
+      break;
+    case Hook::kHandleShared:
+      share_handle(call.name == "cuMulticastBindMem"
+                       ? as<cuMulticastBindMem_params>(params).memHandle
+                       : as<cuMemExportToShareableHandle_params>(params).handle);
+      break;
+    case Hook::kHandleRetain: {
+      const auto& p = as<cuMemRetainAllocationHandle_params>(params);
+      const auto address = reinterpret_cast<std::uint64_t>(p.addr);
+      if (const auto found = memory_.find(address)) {
+        note_mapping(*p.handle, found.found[0].address);
+        const std::lock_guard lock(handles_mutex_);
+        ++handles_[*p.handle].references;
+      }
+      break;
+    }
+    case Hook::kHandleImport:  // both forms return the handle by their first parameter
+      share_handle(*as<cuMemImportFromShareableHandle_params>(params).handle);
+      break;
+    default:
+      break;
+  }
+}
+
+// Before, as with frees.
+void Agent::before_handle_gone(const void* params) {
+  const std::lock_guard lock(handles_mutex_);
+  const auto at = handles_.find(as<cuMemRelease_params>(params).handle);
+  if (at != handles_.end() && --at->second.references < 0) {
+    handles_.erase(at);
+  }
 }
 
 void Agent::after_context_gone(const driver_api::Call& call, const void* params) {

@@ -84,7 +84,9 @@ enum class Hook : std::uint8_t {
   kCopyLinear,  // parameters: dst, src, byte count, …
   kCopy2d,      // parameters: a pointer to CUDA_MEMCPY2D, …
   kCopy3d,
-  kSet1d,  // parameters: dst, value, count, …
+  kDelivers,      // work that cannot be kept from the device: returns an error that is held back
+  kHostFunction,  // parameters: stream, function, …
+  kSet1d,         // parameters: dst, value, count, …
   kSet2d,
   kAllocDevice,
   kAllocPitch,
@@ -97,6 +99,11 @@ enum class Hook : std::uint8_t {
   kMap,
   kPoolImport,
   kIpcOpen,
+  kShared,         // others get at the memory of an address
+  kHandleShared,   // others get at the memory of a handle
+  kHandleRetain,   // one more handle of what is mapped at an address
+  kHandleImport,   // a handle of what others have
+  kHandleRelease,  // the handle's number may come again
   kExternalBuffer,
   kFreeDevice,
   kFreeHost,
