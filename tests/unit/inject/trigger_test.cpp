@@ -66,6 +66,16 @@ TEST(Trigger, ThreadsNeverFireTooOften) {
   EXPECT_TRUE(trigger.exhausted());
 }
 
+TEST(Trigger, AFaultThatCouldNotBeMadeFiresAtTheNextMatch) {
+  Trigger trigger(Fault{.nth = 2, .times = 1});
+  EXPECT_EQ(trigger.on_match(), 0U);
+  EXPECT_EQ(trigger.on_match(), 2U);
+  trigger.take_back();
+  EXPECT_FALSE(trigger.exhausted());
+  EXPECT_EQ(trigger.on_match(), 3U);
+  EXPECT_EQ(trigger.on_match(), 0U);
+}
+
 TEST(Plan, RepeatLineNamesTheMatchAndSurvivesTheShell) {
   Fault fault{.kernel = "regex:^it's", .kind = "ecc", .code = 214, .every = 4, .seed = 9};
   fault.at = Point{.block = 1, .thread = 2, .instruction = 3};
