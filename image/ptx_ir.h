@@ -88,127 +88,38 @@ enum class Space : std::uint8_t {
 // Base opcodes: the word before the first '.'. Everything after it is in Instruction's fields and
 // modifiers, so `cp.async.bulk.tensor...` is kCp. kUnknown: a word that is not in this list; the
 // instruction is kept with its text.
-#define GPURECOVER_PTX_OPCODES(X)                                                                                                           \
-  X(Abs, "abs")                                                                                                                             \
-  X(Activemask, "activemask")                                                                                                               \
-  X(Add, "add")                                                                                                                             \
-  X(Addc, "addc") X(Alloca, "alloca") X(And, "and") X(Applypriority, "applypriority") X(                                                    \
-      Atom, "atom") X(Bar, "bar") X(Barrier, "barrier") X(Bfe, "bfe") X(Bfi, "bfi")                                                         \
-      X(Bfind, "bfind") X(Bmsk, "bmsk") X(Bra, "bra") X(Brev, "brev") X(Brkpt, "brkpt") X(                                                  \
-          Brx, "brx") X(Call, "call") X(Clz, "clz")                                                                                         \
-          X(Clusterlaunchcontrol, "clusterlaunchcontrol") X(Cnot, "cnot") X(                                                                \
-              Copysign, "copysign") X(Cos, "cos") X(Cp, "cp") X(Createpolicy, "createpolicy")                                               \
-              X(Cvt, "cvt") X(Cvta, "cvta") X(Discard, "discard") X(Div, "div") X(Dp2a, "dp2a") X(                                          \
-                  Dp4a,                                                                                                                     \
-                  "dp4a") X(Elect, "elect")                                                                                                 \
-                  X(Ex2, "ex2") X(Exit, "exit") X(Fence, "fence") X(Fma, "fma") X(                                                          \
-                      Fns,                                                                                                                  \
-                      "fns") X(Getctarank,                                                                                                  \
-                               "getctarank") X(Griddepcontrol,                                                                              \
-                                               "griddepcontrol") X(Isspacep, "isspacep")                                                    \
-                      X(Istypep, "istypep") X(Ld, "ld") X(Ldmatrix, "ldmatrix") X(Ldu, "ldu") X(                                            \
-                          Lg2,                                                                                                              \
-                          "lg2") X(Lop3,                                                                                                    \
-                                   "lop3") X(Mad, "mad")                                                                                    \
-                          X(Mad24, "mad24") X(Madc, "madc") X(Mapa, "mapa") X(Match, "match") X(                                            \
-                              Max,                                                                                                          \
-                              "max") X(Mbarrier,                                                                                            \
-                                       "mbarrier") X(Membar,                                                                                \
-                                                     "membar") X(Min, "min")                                                                \
-                              X(Mma, "mma") X(                                                                                              \
-                                  Mov,                                                                                                      \
-                                  "mov") X(Movmatrix,                                                                                       \
-                                           "movmatrix") X(Mul, "mul")                                                                       \
-                                  X(Mul24, "mul24") X(Multimem, "multimem") X(                                                              \
-                                      Nanosleep, "nanosleep") X(Neg, "neg")                                                                 \
-                                      X(Not, "not") X(Or, "or") X(Pmevent, "pmevent") X(                                                    \
-                                          Popc,                                                                                             \
-                                          "popc") X(Prefetch, "prefetch")                                                                   \
-                                          X(Prefetchu, "prefetchu") X(Prmt, "prmt") X(Rcp, "rcp") X(                                        \
-                                              Red, "red") X(Redux, "redux")                                                                 \
-                                              X(Rem, "rem") X(                                                                              \
-                                                  Ret, "ret") X(Rsqrt, "rsqrt")                                                             \
-                                                  X(Sad, "sad") X(Selp, "selp") X(Set, "set") X(                                            \
-                                                      Setmaxnreg,                                                                           \
-                                                      "setmaxnreg") X(Setp, "setp")                                                         \
-                                                      X(Shf, "shf") X(Shfl, "shfl") X(                                                      \
-                                                          Shl, "shl") X(Shr, "shr")                                                         \
-                                                          X(Sin,                                                                            \
-                                                            "sin") X(Slct,                                                                  \
-                                                                     "slct") X(Sqrt,                                                        \
-                                                                               "sqrt") X(St,                                                \
-                                                                                         "st") X(Stackrestore,                              \
-                                                                                                 "stackrestore")                            \
-                                                              X(Stacksave, "stacksave") X(                                                  \
-                                                                  Stmatrix,                                                                 \
-                                                                  "stmatrix")                                                               \
-                                                                  X(Sub, "sub") X(Subc, "subc") X(                                          \
-                                                                      Suld,                                                                 \
-                                                                      "suld") X(Suq, "suq")                                                 \
-                                                                      X(Sured,                                                              \
-                                                                        "sured") X(Sust,                                                    \
-                                                                                   "sust") X(Szext,                                         \
-                                                                                             "s"                                            \
-                                                                                             "z"                                            \
-                                                                                             "e"                                            \
-                                                                                             "x"                                            \
-                                                                                             "t") X(Tanh,                                   \
-                                                                                                    "tanh") X(Tcgen05,                      \
-                                                                                                              "tcgen05") X(Tensormap,       \
-                                                                                                                           "tensormap")     \
-                                                                          X(Testp, "testp") X(                                              \
-                                                                              Tex,                                                          \
-                                                                              "tex") X(Tld4,                                                \
-                                                                                       "tld4") X(Trap,                                      \
-                                                                                                 "trap")                                    \
-                                                                              X(Txq,                                                        \
-                                                                                "txq") X(Vabsdiff,                                          \
-                                                                                         "vabsdi"                                           \
-                                                                                         "ff") X(Vabsdiff2,                                 \
-                                                                                                 "vabsdiff2") X(Vabsdiff4,                  \
-                                                                                                                "vabsdiff4")                \
-                                                                                  X(Vadd,                                                   \
-                                                                                    "v"                                                     \
-                                                                                    "a"                                                     \
-                                                                                    "d"                                                     \
-                                                                                    "d") X(Vadd2,                                           \
-                                                                                           "vadd"                                           \
-                                                                                           "2")                                             \
-                                                                                      X(Vadd4,                                              \
-                                                                                        "vadd4") X(Vavrg2,                                  \
-                                                                                                   "vavrg2") X(Vavrg4,                      \
-                                                                                                               "vavrg"                      \
-                                                                                                               "4")                         \
-                                                                                          X(Vmad,                                           \
-                                                                                            "vma"                                           \
-                                                                                            "d") X(Vmax,                                    \
-                                                                                                   "vmax") X(Vmax2,                         \
-                                                                                                             "vmax2")                       \
-                                                                                              X(Vmax4,                                      \
-                                                                                                "vmax"                                      \
-                                                                                                "4") X(Vmin,                                \
-                                                                                                       "vmin") X(Vmin2,                     \
-                                                                                                                 "vmin2")                   \
-                                                                                                  X(Vmin4,                                  \
-                                                                                                    "vmin4") X(Vote,                        \
-                                                                                                               "vote") X(Vset,              \
-                                                                                                                         "vset") X(Vset2,   \
-                                                                                                                                   "vset2") \
-                                                                                                      X(Vset4,                              \
-                                                                                                        "vset4") X(Vshl,                    \
-                                                                                                                   "vshl") X(Vshr,          \
-                                                                                                                             "vshr")        \
-                                                                                                          X(Vsub,                           \
-                                                                                                            "vsub")                         \
-                                                                                                              X(Vsub2,                      \
-                                                                                                                "vsub2") X(Vsub4,           \
-                                                                                                                           "vsub4")         \
-                                                                                                                  X(Wgmma,                  \
-                                                                                                                    "wgmma")                \
-                                                                                                                      X(Wmma,               \
-                                                                                                                        "wmma")             \
-                                                                                                                          X(Xor,            \
-                                                                                                                            "xor")
+// clang-format off
+#define GPURECOVER_PTX_OPCODES(X) \
+  X(Abs, "abs") X(Activemask, "activemask") X(Add, "add") X(Addc, "addc") X(Alloca, "alloca") \
+  X(And, "and") X(Applypriority, "applypriority") X(Atom, "atom") X(Bar, "bar") \
+  X(Barrier, "barrier") X(Bfe, "bfe") X(Bfi, "bfi") X(Bfind, "bfind") X(Bmsk, "bmsk") \
+  X(Bra, "bra") X(Brev, "brev") X(Brkpt, "brkpt") X(Brx, "brx") X(Call, "call") X(Clz, "clz") \
+  X(Clusterlaunchcontrol, "clusterlaunchcontrol") X(Cnot, "cnot") X(Copysign, "copysign") \
+  X(Cos, "cos") X(Cp, "cp") X(Createpolicy, "createpolicy") X(Cvt, "cvt") X(Cvta, "cvta") \
+  X(Discard, "discard") X(Div, "div") X(Dp2a, "dp2a") X(Dp4a, "dp4a") X(Elect, "elect") \
+  X(Ex2, "ex2") X(Exit, "exit") X(Fence, "fence") X(Fma, "fma") X(Fns, "fns") \
+  X(Getctarank, "getctarank") X(Griddepcontrol, "griddepcontrol") X(Isspacep, "isspacep") \
+  X(Istypep, "istypep") X(Ld, "ld") X(Ldmatrix, "ldmatrix") X(Ldu, "ldu") X(Lg2, "lg2") \
+  X(Lop3, "lop3") X(Mad, "mad") X(Mad24, "mad24") X(Madc, "madc") X(Mapa, "mapa") \
+  X(Match, "match") X(Max, "max") X(Mbarrier, "mbarrier") X(Membar, "membar") X(Min, "min") \
+  X(Mma, "mma") X(Mov, "mov") X(Movmatrix, "movmatrix") X(Mul, "mul") X(Mul24, "mul24") \
+  X(Multimem, "multimem") X(Nanosleep, "nanosleep") X(Neg, "neg") X(Not, "not") X(Or, "or") \
+  X(Pmevent, "pmevent") X(Popc, "popc") X(Prefetch, "prefetch") X(Prefetchu, "prefetchu") \
+  X(Prmt, "prmt") X(Rcp, "rcp") X(Red, "red") X(Redux, "redux") X(Rem, "rem") X(Ret, "ret") \
+  X(Rsqrt, "rsqrt") X(Sad, "sad") X(Selp, "selp") X(Set, "set") X(Setmaxnreg, "setmaxnreg") \
+  X(Setp, "setp") X(Shf, "shf") X(Shfl, "shfl") X(Shl, "shl") X(Shr, "shr") X(Sin, "sin") \
+  X(Slct, "slct") X(Sqrt, "sqrt") X(St, "st") X(Stackrestore, "stackrestore") \
+  X(Stacksave, "stacksave") X(Stmatrix, "stmatrix") X(Sub, "sub") X(Subc, "subc") \
+  X(Suld, "suld") X(Suq, "suq") X(Sured, "sured") X(Sust, "sust") X(Szext, "szext") \
+  X(Tanh, "tanh") X(Tcgen05, "tcgen05") X(Tensormap, "tensormap") X(Testp, "testp") \
+  X(Tex, "tex") X(Tld4, "tld4") X(Trap, "trap") X(Txq, "txq") X(Vabsdiff, "vabsdiff") \
+  X(Vabsdiff2, "vabsdiff2") X(Vabsdiff4, "vabsdiff4") X(Vadd, "vadd") X(Vadd2, "vadd2") \
+  X(Vadd4, "vadd4") X(Vavrg2, "vavrg2") X(Vavrg4, "vavrg4") X(Vmad, "vmad") X(Vmax, "vmax") \
+  X(Vmax2, "vmax2") X(Vmax4, "vmax4") X(Vmin, "vmin") X(Vmin2, "vmin2") X(Vmin4, "vmin4") \
+  X(Vote, "vote") X(Vset, "vset") X(Vset2, "vset2") X(Vset4, "vset4") X(Vshl, "vshl") \
+  X(Vshr, "vshr") X(Vsub, "vsub") X(Vsub2, "vsub2") X(Vsub4, "vsub4") X(Wgmma, "wgmma") \
+  X(Wmma, "wmma") X(Xor, "xor")
+// clang-format on
 
 enum class Opcode : std::uint8_t {
   kUnknown,
@@ -221,78 +132,56 @@ std::string_view name_of(Opcode opcode);  // "ld"; "" for kUnknown
 // Every dotted word after the opcode that is neither a type, nor a state space, nor .v2/.v4/.v8.
 // Words that look like comparison operators are modifiers too (kLt, kLo, ...): see
 // Instruction::compare for set/setp, and Instruction::operation for atom/red and reductions.
-#define GPURECOVER_PTX_MODIFIERS(X)                                                                \
-  /* rounding */                                                                                   \
-  X(Rn, "rn")                                                                                      \
-  X(Rz, "rz")                                                                                      \
-  X(Rm, "rm")                                                                                      \
-  X(Rp, "rp") X(Rna, "rna") X(Rs, "rs") X(Rni, "rni") X(Rzi, "rzi") X(Rmi, "rmi")                  \
-      X(Rpi, "rpi") /* arithmetic */                                                               \
-      X(Ftz, "ftz") X(Sat, "sat") X(Satfinite, "satfinite") X(Approx, "approx") X(Full, "full")    \
-          X(Wide, "wide") X(Cc, "cc") X(Nan, "NaN") X(Xorsign, "xorsign") X(Abs, "abs")            \
-              X(Relu, "relu") X(Oob, "oob") X(Noftz, "noftz") X(L, "l") X(R, "r")                  \
-                  X(Clamp, "clamp") X(Wrap, "wrap") X(Shiftamt, "shiftamt") X(Scale, "scale")      \
-                      X(F4e, "f4e") X(B4e, "b4e") X(Rc8, "rc8") X(Ecl, "ecl") X(Ecr, "ecr")        \
-                          X(Rc16, "rc16") /* comparisons */                                        \
-      X(Eq, "eq") X(Ne, "ne") X(Lt, "lt") X(Le, "le") X(Gt, "gt") X(Ge, "ge") X(Lo, "lo")          \
-          X(Ls, "ls") X(Hi, "hi") X(Hs, "hs") X(Equ, "equ") X(Neu, "neu") X(Ltu, "ltu")            \
-              X(Leu, "leu") X(Gtu, "gtu") X(Geu, "geu") X(Num, "num") X(NanTest, "nan")            \
-                  X(Finite, "finite") X(Infinite, "infinite") X(Number, "number")                  \
-                      X(Notanumber, "notanumber") X(Normal, "normal")                              \
-                          X(Subnormal, "subnormal") /* operations of atom, red, redux, cp.reduce,  \
-                                                       bar.red, setp, mbarrier, ... */             \
-      X(Add, "add") X(Min, "min") X(Max, "max") X(Inc, "inc") X(Dec, "dec") X(And, "and")          \
-          X(Or, "or") X(Xor, "xor") X(Exch, "exch") X(Cas, "cas")                                  \
-              X(Popc, "popc") /* shuffles, votes, matches */                                       \
-      X(Sync, "sync") X(Up, "up") X(Down, "down") X(Bfly, "bfly") X(Idx, "idx") X(All, "all")      \
-          X(Any, "any") X(Uni, "uni") X(Ballot, "ballot") /* barriers and fences */                \
-      X(Arrive, "arrive") X(Red, "red") X(Warp, "warp") X(Cluster, "cluster") X(Cta, "cta")        \
-          X(Gl, "gl") X(Sys, "sys") X(Gpu, "gpu") X(Sc, "sc") X(AcqRel, "acq_rel")                 \
-              X(Acquire, "acquire") X(Release, "release") X(Relaxed, "relaxed")                    \
-                  X(Volatile, "volatile") X(Weak, "weak") X(Mmio, "mmio") X(Aligned, "aligned")    \
-                      X(Wait, "wait") X(Proxy, "proxy") X(Alias, "alias") X(Async, "async")        \
-                          X(Init, "init") X(Inval, "inval") X(ExpectTx, "expect_tx")               \
-                              X(CompleteTx, "complete_tx") X(ArriveDrop, "arrive_drop")            \
-                                  X(TestWait, "test_wait") X(TryWait, "try_wait")                  \
-                                      X(PendingCount, "pending_count") X(NoComplete, "noComplete") \
-                                          X(Noinc, "noinc") X(Parity, "parity") X(                 \
-                                              MbarrierInit, "mbarrier_init") X(SyncRestrict,       \
-                                                                               "sync_restrict")    \
-                                              X(LaunchDependents,                                  \
-                                                "launch_dependents") /* caching and prefetching */ \
-      X(Ca, "ca") X(Cg, "cg") X(Cs, "cs") X(Lu, "lu") X(Cv, "cv") X(Wb, "wb") X(Wt, "wt")          \
-          X(Nc, "nc") X(L1, "L1") X(L2, "L2") X(L1EvictNormal, "L1::evict_normal")                 \
-              X(L1EvictUnchanged, "L1::evict_unchanged") X(L1EvictFirst, "L1::evict_first") X(     \
-                  L1EvictLast, "L1::evict_last") X(L1NoAllocate, "L1::no_allocate")                \
-                  X(L2EvictNormal, "L2::evict_normal") X(L2EvictFirst, "L2::evict_first") X(       \
-                      L2EvictLast, "L2::evict_last") X(L2EvictUnchanged, "L2::evict_unchanged")    \
-                      X(L2CacheHint, "L2::cache_hint") X(L264B, "L2::64B") X(L2128B, "L2::128B")   \
-                          X(L2256B, "L2::256B") X(Level, "level") X(Fractional, "fractional")      \
-                              X(Range, "range") X(Tensormap, "tensormap") X(                       \
-                                  LdStUnified, "unified") /* conversions of addresses, queries */  \
-      X(To, "to") X(Reg, "reg") X(Sreg, "sreg")           /* asynchronous copies */                \
-      X(Bulk, "bulk") X(Tensor, "tensor") X(Reduce, "reduce") X(Prefetch, "prefetch")              \
-          X(CommitGroup, "commit_group") X(WaitGroup, "wait_group") X(WaitAll, "wait_all")         \
-              X(Mbarrier, "mbarrier") X(Read, "read") X(BulkGroup, "bulk_group")                   \
-                  X(MbarrierCompleteTxBytes, "mbarrier::complete_tx::bytes")                       \
-                      X(MulticastCluster, "multicast::cluster") X(CpMask, "cp_mask")               \
-                          X(Tile, "tile") X(Im2col, "im2col") X(Dim1d, "1d") X(Dim2d, "2d")        \
-                              X(Dim3d, "3d") X(Dim4d, "4d") X(Dim5d, "5d") X(Da1d, "a1d")          \
-                                  X(Da2d, "a2d") X(Dcube, "cube") X(Dacube, "acube")               \
-                                      X(MbarrierArriveOne, "mbarrier::arrive::one") /* matrices */ \
-      X(Row, "row") X(Col, "col") X(X1, "x1") X(X2, "x2") X(X4, "x4") X(Trans, "trans")            \
-          X(M8n8, "m8n8") X(M16n16k16, "m16n16k16") X(M8n32k16, "m8n32k16")                        \
-              X(M32n8k16, "m32n8k16") X(M16n8k4, "m16n8k4") X(M16n8k8, "m16n8k8")                  \
-                  X(M16n8k16, "m16n8k16") X(M16n8k32, "m16n8k32") X(M8n8k4, "m8n8k4")              \
-                      X(M16n16k8, "m16n16k8") X(Load, "load") X(Store, "store") X(Mma, "mma")      \
-                          X(A, "a") X(B, "b") X(C, "c")                                            \
-                              X(D, "d")                  /* packed comparison or selection */      \
-      X(H0, "h0") X(H1, "h1")                            /* multimem */                            \
-      X(LdReduce, "ld_reduce") X(St, "st") X(Acc, "acc") /* textures */                            \
-      X(Base, "base") X(Grad, "grad") X(Width, "width") X(Height, "height") X(Depth, "depth")      \
-          X(Zero, "zero") X(Trap, "trap")                                                          \
-              X(P, "p") /* instructions issued by one warp or thread of a CTA */                   \
-      X(Fence, "fence")
+// clang-format off
+#define GPURECOVER_PTX_MODIFIERS(X) \
+  X(Rn, "rn") X(Rz, "rz") X(Rm, "rm") X(Rp, "rp") X(Rna, "rna") X(Rs, "rs") X(Rni, "rni") \
+  X(Rzi, "rzi") X(Rmi, "rmi") X(Rpi, "rpi") X(Ftz, "ftz") X(Sat, "sat") \
+  X(Satfinite, "satfinite") X(Approx, "approx") X(Full, "full") X(Wide, "wide") X(Cc, "cc") \
+  X(Nan, "NaN") X(Xorsign, "xorsign") X(Abs, "abs") X(Relu, "relu") X(Oob, "oob") \
+  X(Noftz, "noftz") X(L, "l") X(R, "r") X(Clamp, "clamp") X(Wrap, "wrap") \
+  X(Shiftamt, "shiftamt") X(Scale, "scale") X(F4e, "f4e") X(B4e, "b4e") X(Rc8, "rc8") \
+  X(Ecl, "ecl") X(Ecr, "ecr") X(Rc16, "rc16") X(Eq, "eq") X(Ne, "ne") X(Lt, "lt") X(Le, "le") \
+  X(Gt, "gt") X(Ge, "ge") X(Lo, "lo") X(Ls, "ls") X(Hi, "hi") X(Hs, "hs") X(Equ, "equ") \
+  X(Neu, "neu") X(Ltu, "ltu") X(Leu, "leu") X(Gtu, "gtu") X(Geu, "geu") X(Num, "num") \
+  X(NanTest, "nan") X(Finite, "finite") X(Infinite, "infinite") X(Number, "number") \
+  X(Notanumber, "notanumber") X(Normal, "normal") X(Subnormal, "subnormal") X(Add, "add") \
+  X(Min, "min") X(Max, "max") X(Inc, "inc") X(Dec, "dec") X(And, "and") X(Or, "or") \
+  X(Xor, "xor") X(Exch, "exch") X(Cas, "cas") X(Popc, "popc") X(Sync, "sync") X(Up, "up") \
+  X(Down, "down") X(Bfly, "bfly") X(Idx, "idx") X(All, "all") X(Any, "any") X(Uni, "uni") \
+  X(Ballot, "ballot") X(Arrive, "arrive") X(Red, "red") X(Warp, "warp") X(Cluster, "cluster") \
+  X(Cta, "cta") X(Gl, "gl") X(Sys, "sys") X(Gpu, "gpu") X(Sc, "sc") X(AcqRel, "acq_rel") \
+  X(Acquire, "acquire") X(Release, "release") X(Relaxed, "relaxed") X(Volatile, "volatile") \
+  X(Weak, "weak") X(Mmio, "mmio") X(Aligned, "aligned") X(Wait, "wait") X(Proxy, "proxy") \
+  X(Alias, "alias") X(Async, "async") X(Init, "init") X(Inval, "inval") X(ExpectTx, "expect_tx") \
+  X(CompleteTx, "complete_tx") X(ArriveDrop, "arrive_drop") X(TestWait, "test_wait") \
+  X(TryWait, "try_wait") X(PendingCount, "pending_count") X(NoComplete, "noComplete") \
+  X(Noinc, "noinc") X(Parity, "parity") X(MbarrierInit, "mbarrier_init") \
+  X(SyncRestrict, "sync_restrict") X(LaunchDependents, "launch_dependents") X(Ca, "ca") \
+  X(Cg, "cg") X(Cs, "cs") X(Lu, "lu") X(Cv, "cv") X(Wb, "wb") X(Wt, "wt") X(Nc, "nc") \
+  X(L1, "L1") X(L2, "L2") X(L1EvictNormal, "L1::evict_normal") \
+  X(L1EvictUnchanged, "L1::evict_unchanged") X(L1EvictFirst, "L1::evict_first") \
+  X(L1EvictLast, "L1::evict_last") X(L1NoAllocate, "L1::no_allocate") \
+  X(L2EvictNormal, "L2::evict_normal") X(L2EvictFirst, "L2::evict_first") \
+  X(L2EvictLast, "L2::evict_last") X(L2EvictUnchanged, "L2::evict_unchanged") \
+  X(L2CacheHint, "L2::cache_hint") X(L264B, "L2::64B") X(L2128B, "L2::128B") \
+  X(L2256B, "L2::256B") X(Level, "level") X(Fractional, "fractional") X(Range, "range") \
+  X(Tensormap, "tensormap") X(LdStUnified, "unified") X(To, "to") X(Reg, "reg") X(Sreg, "sreg") \
+  X(Bulk, "bulk") X(Tensor, "tensor") X(Reduce, "reduce") X(Prefetch, "prefetch") \
+  X(CommitGroup, "commit_group") X(WaitGroup, "wait_group") X(WaitAll, "wait_all") \
+  X(Mbarrier, "mbarrier") X(Read, "read") X(BulkGroup, "bulk_group") \
+  X(MbarrierCompleteTxBytes, "mbarrier::complete_tx::bytes") \
+  X(MulticastCluster, "multicast::cluster") X(CpMask, "cp_mask") X(Tile, "tile") \
+  X(Im2col, "im2col") X(Dim1d, "1d") X(Dim2d, "2d") X(Dim3d, "3d") X(Dim4d, "4d") X(Dim5d, "5d") \
+  X(Da1d, "a1d") X(Da2d, "a2d") X(Dcube, "cube") X(Dacube, "acube") \
+  X(MbarrierArriveOne, "mbarrier::arrive::one") X(Row, "row") X(Col, "col") X(X1, "x1") \
+  X(X2, "x2") X(X4, "x4") X(Trans, "trans") X(M8n8, "m8n8") X(M16n16k16, "m16n16k16") \
+  X(M8n32k16, "m8n32k16") X(M32n8k16, "m32n8k16") X(M16n8k4, "m16n8k4") X(M16n8k8, "m16n8k8") \
+  X(M16n8k16, "m16n8k16") X(M16n8k32, "m16n8k32") X(M8n8k4, "m8n8k4") X(M16n16k8, "m16n16k8") \
+  X(Load, "load") X(Store, "store") X(Mma, "mma") X(A, "a") X(B, "b") X(C, "c") X(D, "d") \
+  X(H0, "h0") X(H1, "h1") X(LdReduce, "ld_reduce") X(St, "st") X(Acc, "acc") X(Base, "base") \
+  X(Grad, "grad") X(Width, "width") X(Height, "height") X(Depth, "depth") X(Zero, "zero") \
+  X(Trap, "trap") X(P, "p") X(Fence, "fence")
+// clang-format on
 
 enum class Modifier : std::uint8_t {
 #define GPURECOVER_X(id, text) k##id,

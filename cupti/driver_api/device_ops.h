@@ -27,9 +27,9 @@ class Scratch {
   CUdeviceptr address_ = 0;
 };
 
-// Thread-safe; the context of the call must be current. `data` may begin anywhere, the other buffers
-// must be aligned to 8 bytes. Every function only enqueues (but for loading its kernels once per context) and
-// returns the driver's code.
+// Thread-safe; the context of the call must be current. `data` may begin anywhere, the other
+// buffers must be aligned to 8 bytes. Every function only enqueues (but for loading its kernels
+// once per context) and returns the driver's code.
 class DeviceOps {
  public:
   explicit DeviceOps(const Driver& driver) : driver_(driver) {}

@@ -10,7 +10,13 @@
 namespace gpurecover::softgpu {
 namespace {
 
-thread_local std::vector<std::shared_ptr<Context>> stack;
+// Programs call CUDA from destructors too, when what they left to the thread's end is gone already:
+// the flag has no destructor, so it can still be asked then.
+thread_local bool stack_is_gone = false;
+struct Stack : std::vector<std::shared_ptr<Context>> {
+  ~Stack() { stack_is_gone = true; }
+};
+thread_local Stack stack;
 
 CUcontext HandleOf(const std::shared_ptr<Context>& context) {
   return reinterpret_cast<CUcontext>(context.get());
@@ -112,10 +118,14 @@ CUresult CreateContext(CUcontext* out, unsigned flags, CUdevice device) {
 }  // namespace
 
 std::shared_ptr<Context> Current() {
+  if (stack_is_gone)
+    return nullptr;
   return stack.empty() ? nullptr : stack.back();
 }
 
 CUresult NeedContext(std::shared_ptr<Context>* context) {
+  if (stack_is_gone)
+    return CUDA_ERROR_DEINITIALIZED;
   if (stack.empty() || !stack.back())
     return CUDA_ERROR_INVALID_CONTEXT;
   if (stack.back()->destroyed)
