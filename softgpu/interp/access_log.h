@@ -20,8 +20,12 @@ class AccessPages {
  public:
   static constexpr int kPageBits = 16;
   static constexpr uint64_t kWords = (1u << kPageBits) / 64;
+  // Read, written: side by side, as atomic operations do both.
+  struct Word {
+    std::atomic<uint64_t> bits[2] = {};
+  };
   struct Page {
-    std::atomic<uint64_t> bits[2][kWords] = {};  // read, written
+    Word words[kWords];
   };
 
   Page* Find(uint64_t number) {
@@ -41,7 +45,7 @@ class AccessPages {
       std::vector<ByteRange>& out = kind == 0 ? reads : writes;
       for (const auto& [number, page] : pages_)
         for (uint64_t word = 0; word < kWords; ++word) {
-          uint64_t bits = page->bits[kind][word].load(std::memory_order_relaxed);
+          uint64_t bits = page->words[word].bits[kind].load(std::memory_order_relaxed);
           uint64_t at = (number << kPageBits) + word * 64;
           while (bits) {
             const int skip = __builtin_ctzll(bits);
@@ -75,14 +79,16 @@ class AccessLog {
   void Read(uint64_t address, uint64_t bytes) { Mark(address, bytes, 0); }
   void Write(uint64_t address, uint64_t bytes) { Mark(address, bytes, 1); }
   // A naturally aligned access of up to 32 bytes: its bits lie in one word.
-  void Small(uint64_t address, uint32_t bytes, bool read, bool write) {
+  __attribute__((always_inline)) void Small(uint64_t address, uint32_t bytes, bool read,
+                                            bool write) {
     AccessPages::Page* page = Find(address >> AccessPages::kPageBits);
     const uint64_t offset = address & ((1u << AccessPages::kPageBits) - 1);
     const uint64_t bits = ((1ull << bytes) - 1) << (offset & 63);
+    auto& word = page->words[offset >> 6];
     if (read)
-      Set(page->bits[0][offset >> 6], bits);
+      Set(word.bits[0], bits);
     if (write)
-      Set(page->bits[1][offset >> 6], bits);
+      Set(word.bits[1], bits);
   }
 
  private:
@@ -94,11 +100,11 @@ class AccessLog {
     while (bytes) {
       const uint64_t offset = address & ((1u << AccessPages::kPageBits) - 1);
       const uint64_t here = std::min<uint64_t>(bytes, (1u << AccessPages::kPageBits) - offset);
-      auto* words = Find(address >> AccessPages::kPageBits)->bits[kind];
+      AccessPages::Word* words = Find(address >> AccessPages::kPageBits)->words;
       uint64_t at = offset, left = here;
       while (left) {
         const uint64_t bit = at & 63, n = std::min<uint64_t>(left, 64 - bit);
-        Set(words[at >> 6], (n == 64 ? ~0ull : (1ull << n) - 1) << bit);
+        Set(words[at >> 6].bits[kind], (n == 64 ? ~0ull : (1ull << n) - 1) << bit);
         at += n;
         left -= n;
       }
@@ -108,14 +114,14 @@ class AccessLog {
   }
   AccessPages::Page* Find(uint64_t number) {
     Slot& slot = recent_[number % kRecent];
-    if (slot.page == nullptr || slot.number != number)
+    if (slot.number != number) [[unlikely]]
       slot = {number, pages_.Find(number)};
     return slot.page;
   }
 
   static constexpr uint64_t kRecent = 256;
   struct Slot {
-    uint64_t number = 0;
+    uint64_t number = ~0ull;  // of no page
     AccessPages::Page* page = nullptr;
   };
   AccessPages& pages_;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -26,15 +27,15 @@ namespace gpurecover::softgpu::testing {
 class TestMemory : public DeviceMemory {
  public:
   explicit TestMemory(bool byte_exact = false, uint64_t pages = 512)
-      : flags_(pages), granules_(pages << (kPageBits - 4)) {
+      : flags_(Zeros(pages)), granules_(Zeros(pages << (kPageBits - 4))) {
     const uint64_t bytes = (pages + 1) << kPageBits;
     raw_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                 -1, 0);
     raw_bytes_ = bytes;
     base_ = (reinterpret_cast<uint64_t>(raw_) + (1u << kPageBits) - 1) >> kPageBits << kPageBits;
     page_count_ = pages;
-    page_flags_ = flags_.data();
-    DeviceMemory::shadow_ = granules_.data();
+    page_flags_ = flags_.get();
+    DeviceMemory::shadow_ = granules_.get();
     byte_exact_ = byte_exact;
     next_ = base_ + (1u << kPageBits);
   }
@@ -68,7 +69,16 @@ class TestMemory : public DeviceMemory {
   Verdict CheckOutside(uint64_t, uint32_t, uint8_t) const override { return Verdict::kFault; }
 
  private:
-  std::vector<std::atomic<uint8_t>> flags_, granules_;
+  // From calloc, which has zeroed pages at hand: tests make thousands of these.
+  struct Freeing {
+    void operator()(std::atomic<uint8_t>* p) const { std::free(static_cast<void*>(p)); }
+  };
+  using Bytes = std::unique_ptr<std::atomic<uint8_t>[], Freeing>;
+  static Bytes Zeros(uint64_t count) {
+    return Bytes(static_cast<std::atomic<uint8_t>*>(std::calloc(count, 1)));
+  }
+
+  Bytes flags_, granules_;
   void* raw_ = nullptr;
   uint64_t raw_bytes_ = 0;
   uint64_t next_ = 0;
