@@ -30,6 +30,13 @@ find "$new/lib" -name '*.a' -delete
 for file in "$build"/examples/*; do
   if [ -f "$file" ] && [ -x "$file" ]; then cp "$file" "$new/examples/"; fi
 done
+# For the software device: the same checks run from the same stage.
+if [ -d "$build/examples/shared" ]; then
+  mkdir "$new/examples/shared"
+  for file in "$build"/examples/shared/*; do
+    if [ -f "$file" ] && [ -x "$file" ]; then cp "$file" "$new/examples/shared/"; fi
+  done
+fi
 cp "$build/bench/launch_overhead.py" "$new/bench/"
 # Not there where the toolkit has no CUPTI headers; the benchmark then says so.
 if [ -e "$build/bench/libempty_callback.so" ]; then
