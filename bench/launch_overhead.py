@@ -106,16 +106,17 @@ def summarise(samples):
     shapes = {}
     for shape, ways in samples.items():
         native = statistics.median(ways["native"])
-        empty = statistics.median(ways["empty"])
         shapes[shape] = {}
         for way, values in ways.items():
             median = statistics.median(values)
+            # Within each repetition, one right after the other: a drift of the clocks is in both.
+            above = statistics.median([v - e for v, e in zip(values, ways["empty"])])
             row = {"median_ns": median, "min_ns": min(values), "max_ns": max(values),
-                   "ratio_to_native": median / native, "above_empty_ns": median - empty,
+                   "ratio_to_native": median / native, "above_empty_ns": above,
                    "samples_ns": values}
             if way == "replay":
                 row["budget_ns"] = BUDGET_NS
-                row["verdict"] = "PASS (<= %.0f)" % BUDGET_NS if median - empty <= BUDGET_NS \
+                row["verdict"] = "PASS (<= %.0f)" % BUDGET_NS if above <= BUDGET_NS \
                     else "FAIL (> %.0f)" % BUDGET_NS
             shapes[shape][way] = row
     return shapes
@@ -128,9 +129,9 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stage", default=root, help="build or stage folder (default: %(default)s)")
     parser.add_argument("--app", default="many_small", help="many_small or many_small_cudart")
-    parser.add_argument("--launches", type=int, default=100000)
+    parser.add_argument("--launches", type=int, default=40000)
     parser.add_argument("--warmup", type=int, default=2000, help="launches that are not timed")
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--repetitions", type=int, default=15)
     parser.add_argument("--shape", action="append", choices=sorted(SHAPES), help="default: both")
     parser.add_argument("--timeout", type=int, default=60, help="seconds for one run")
     parser.add_argument("--json", help="write the result there")

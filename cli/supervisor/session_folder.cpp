@@ -115,6 +115,34 @@ bool is_alive(const std::string& path) {
   return alive;
 }
 
+// Held while a session's folder is made: what one process has just made, and not locked yet, would
+// look dead to another that clears up. Who cannot have it soon goes on without: a stopped process
+// that holds it must not keep programs from starting.
+class MakersLock {
+ public:
+  explicit MakersLock(const std::string& base)
+      : fd_(::open((base + "/.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)) {
+    constexpr int kAttempts = 2000;
+    const timespec moment{0, 1'000'000};
+    for (int attempt = 0; fd_ >= 0 && attempt < kAttempts; ++attempt) {
+      if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) {
+        return;
+      }
+      ::nanosleep(&moment, nullptr);
+    }
+  }
+  ~MakersLock() {
+    if (fd_ >= 0) {
+      ::close(fd_);
+    }
+  }
+  MakersLock(const MakersLock&) = delete;
+  MakersLock& operator=(const MakersLock&) = delete;
+
+ private:
+  int fd_;
+};
+
 }  // namespace
 
 SessionFolder::SessionFolder(SessionFolder&& other) noexcept
@@ -148,6 +176,7 @@ tl::expected<SessionFolder, std::string> SessionFolder::create(const std::string
   if (auto made = make_private_folder(base); !made) {
     return failure(made.error());
   }
+  const MakersLock makers(base);
   for (const std::string& left : folders_in(base)) {
     const std::string path = base + "/" + left;
     if (left != name && !is_alive(path)) {

@@ -44,6 +44,7 @@ std::string_view without_stream_suffix(std::string_view name) {
 struct Index {
   std::vector<const Call*> row;
   std::vector<std::string_view> name;
+  std::vector<char> per_thread;  // worked out once: it is asked at every launch
   Index() {
     std::uint32_t end = 0;
     for (const auto& entry : kCallbackNames) {
@@ -51,9 +52,11 @@ struct Index {
     }
     row.resize(end);
     name.resize(end);
+    per_thread.resize(end);
     for (const auto& entry : kCallbackNames) {
       name[entry.cbid] = entry.name;
       row[entry.cbid] = find(entry.name);
+      per_thread[entry.cbid] = without_stream_suffix(entry.name).size() != entry.name.size();
     }
   }
 };
@@ -99,8 +102,8 @@ std::string_view name_of(std::uint32_t cbid) {
 }
 
 bool per_thread_stream(std::uint32_t cbid) {
-  const std::string_view name = name_of(cbid);
-  return name.size() != without_stream_suffix(name).size();
+  const auto& flags = index().per_thread;
+  return cbid < flags.size() && flags[cbid] != 0;
 }
 
 std::uint32_t cbid_end() {

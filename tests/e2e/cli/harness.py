@@ -71,7 +71,9 @@ class Case(unittest.TestCase):
 
     def session_folders(self):
         base = self.runtime / "gpurecover"
-        return sorted(p.name for p in base.iterdir()) if base.exists() else []
+        if not base.exists():
+            return []
+        return sorted(p.name for p in base.iterdir() if not p.name.startswith("."))
 
     def own_lines(self, stderr):
         """gpurecover's lines, less the one about a machine without a device."""

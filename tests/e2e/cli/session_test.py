@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The session socket: agents, status, arming, and peers that misbehave."""
+import concurrent.futures
 import json
 import os
 import socket
@@ -31,6 +32,17 @@ class Session(Case):
         self.assertEqual(stat.S_IMODE(folder.stat().st_mode), 0o700)
         self.assertEqual(stat.S_IMODE((folder / "socket").stat().st_mode), 0o600)
         process.communicate(b"x\n", TIMEOUT)
+        self.assertEqual(self.session_folders(), [])
+
+    def test_sessions_that_start_at_once_keep_their_folders(self):
+        # Each clears up what dead sessions left; none may take another's new folder for dead.
+        def one(_):
+            return self.run_app("true", verb="inject",
+                                options=("-q", "-k", "x", "--error", "ecc", "--seed", "1"))
+
+        with concurrent.futures.ThreadPoolExecutor(max_workers=16) as pool:
+            for done in pool.map(one, range(200)):
+                self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.session_folders(), [])
 
     def test_name_of_a_living_session(self):
