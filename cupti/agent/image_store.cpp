@@ -3,6 +3,7 @@
 
 #include <link.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -112,7 +113,8 @@ void ImageStore::add_file(const void* owner, const std::string& path) {
     stored->problem = "its file could not be read: " + path;
   }
   stored->copy.resize(bytes.size());
-  std::memcpy(stored->copy.data(), bytes.data(), bytes.size());
+  std::transform(bytes.begin(), bytes.end(), stored->copy.begin(),
+                 [](char byte) { return static_cast<std::byte>(byte); });
   const std::lock_guard lock(mutex_);
   images_[owner] = std::move(stored);
 }
