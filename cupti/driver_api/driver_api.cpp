@@ -10,14 +10,14 @@ namespace gpurecover::driver_api {
 namespace {
 
 constexpr Call make(std::string_view name, Kind kind, Edges edge, Capture capture, OnError on_error,
-                    Codes codes, bool reports, After after, Hook hook) {
-  return {name, kind, edge, capture, on_error, codes, reports, after, hook};
+                    Codes codes, bool reports, After after, Hook hook, std::string_view signature) {
+  return {name, kind, edge, capture, on_error, codes, reports, after, hook, signature};
 }
 
 constexpr Call kCalls[] = {
-#define ROW(name, kind, edge, capture, on_error, codes, reports, after, hook)               \
+#define ROW(name, kind, edge, capture, on_error, codes, reports, after, hook, signature)    \
   make(#name, Kind::kind, edge, Capture::capture, OnError::on_error, Codes::codes, reports, \
-       After::after, Hook::hook),
+       After::after, Hook::hook, signature),
 #include "cupti/driver_api/calls.def"
 #undef ROW
 };

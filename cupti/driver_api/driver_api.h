@@ -142,6 +142,9 @@ struct Call {
   bool reports;
   After after;
   Hook hook;
+  // How the parameters travel to a standby, one word for each, in order; "" if the call does not
+  // travel in this form, "-" if it has no parameters. See recovery/call_codec.h.
+  std::string_view signature;
 };
 
 // All rows, in the order of calls.def.
