@@ -4,7 +4,8 @@
 #
 #   scripts/stage.sh [BUILD [STAGE]]      default: build stage, under the project's root
 #
-# Layout as in the build: bin/, lib/gpurecover/, examples/, bench/; and COMMIT, what it was made of.
+# Layout as in the build: bin/, lib/gpurecover/, examples/, bench/, tests/after_fault/; and COMMIT, what
+# it was made of.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=${1:-$root/build}
@@ -41,6 +42,10 @@ cp "$build/bench/launch_overhead.py" "$new/bench/"
 # Not there where the toolkit has no CUPTI headers; the benchmark then says so.
 if [ -e "$build/bench/libempty_callback.so" ]; then
   cp "$build/bench/libempty_callback.so" "$new/bench/"
+fi
+if [ -x "$build/tests/after_fault/after_fault" ]; then
+  mkdir "$new/tests"
+  cp -r "$build/tests/after_fault" "$new/tests/"
 fi
 
 # The symbols that dlsym and the loader use stay; the nvcc forms keep their fatbins.
