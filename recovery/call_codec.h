@@ -53,12 +53,16 @@ struct Parameter {
 std::span<const Parameter> parameters_of(const driver_api::Call& call);
 // Whether the row has a signature.
 bool travels(const driver_api::Call& call);
+// Stands for the table of calls and their signatures: messages are understood only between two that
+// have the same.
+std::uint64_t table_fingerprint();
 
 // The app's number for an object that a call makes: what the app gets as its handle.
 using NewHandle = std::function<std::uint64_t(char kind)>;
 
 // Appends the call as it stands in `params` (a cu…_params of CUPTI). A stream 0 is written as
-// CU_STREAM_PER_THREAD if `per_thread`. `new_handle` is asked for each object to be made. Handles
+// CU_STREAM_PER_THREAD if `per_thread`; a call without a stream parameter is made in its per-thread
+// form there. `new_handle` is asked for each object to be made. Handles
 // are the app's own numbers; the standby knows which of its objects each of them means.
 // A null string or null input is an error of the app's, which the standby's driver will name.
 void encode_call(const driver_api::Call& call, const void* params, bool per_thread,
@@ -73,6 +77,7 @@ bool store_results(const driver_api::Call& call, const void* params,
 // A call as the standby reads it. Views into the message, which must outlive it.
 struct DecodedCall {
   const driver_api::Call* call = nullptr;
+  bool per_thread = false;
   struct Value {
     std::uint64_t number = 0;            // numbers, handles, the new handle's number
     bool present = false;                // of pointers: not null

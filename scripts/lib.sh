@@ -25,6 +25,7 @@ libzstd-dev:/usr/include/zstd.h
 liblz4-dev:/usr/include/lz4.h
 libxxhash-dev:/usr/include/xxhash.h
 libexpected-dev:/usr/include/tl/expected.hpp
+libffi-dev:/usr/lib/$(uname -m)-linux-gnu/libffi.a
 libbenchmark-dev:/usr/include/benchmark/benchmark.h
 "
 

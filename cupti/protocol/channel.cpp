@@ -22,14 +22,19 @@ using Clock = std::chrono::steady_clock;
 struct Header {
   std::uint32_t magic;
   std::uint16_t type;
-  std::uint16_t reserved;
+  std::uint16_t descriptors;  // 0 or 1
   std::uint32_t size;
 };
+// More descriptors than messages that are waiting to be read can have.
+constexpr std::size_t kMaxPendingFds = 64;
 constexpr std::uint32_t kMagic = 0x31525047;
 // A run summary of tens of thousands of kernels fits; anything larger is not ours.
 constexpr std::uint32_t kMaxBody = 64U << 20;
 
 int milliseconds_left(Clock::time_point deadline) {
+  if (deadline == Clock::time_point::max()) {
+    return -1;
+  }
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
   return left.count() > 0 ? static_cast<int>(left.count()) : 0;
 }
@@ -47,9 +52,10 @@ bool wait_for(int fd, short events, Clock::time_point deadline) {
   }
 }
 
-// Out of the way of the app's own descriptors. Not at the very limit: the kernel's table grows with
-// the highest number.
-int out_of_the_way(int fd) {
+}  // namespace
+
+int move_out_of_the_way(int fd) {
+  // Not at the very limit: the kernel's table grows with the highest number.
   constexpr rlim_t kHigh = 1000;
   rlimit limit{};
   const rlim_t end = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 0;
@@ -64,8 +70,6 @@ int out_of_the_way(int fd) {
   ::close(fd);
   return moved;
 }
-
-}  // namespace
 
 Channel::Channel(int fd) : fd_(fd) {
   struct stat status {};
@@ -131,7 +135,7 @@ Channel Channel::connect(const std::string& path) {
   std::memcpy(address.sun_path, path.data(), path.size());
   int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd >= 0) {
-    fd = out_of_the_way(fd);
+    fd = move_out_of_the_way(fd);
   }
   if (fd < 0) {
     return Channel();
@@ -149,7 +153,7 @@ bool Channel::send(MessageType type, const std::vector<std::byte>& body,
     return false;
   }
   const auto deadline = Clock::now() + timeout;
-  const Header header{kMagic, static_cast<std::uint16_t>(type), 0,
+  const Header header{kMagic, static_cast<std::uint16_t>(type), std::uint16_t{fd >= 0},
                       static_cast<std::uint32_t>(body.size())};
   std::vector<std::byte> bytes(sizeof header + body.size());
   std::memcpy(bytes.data(), &header, sizeof header);
@@ -192,12 +196,12 @@ Channel::Status Channel::receive(Frame& frame, std::chrono::milliseconds timeout
   if (!still_ours()) {
     return Status::kClosed;
   }
-  const auto deadline = Clock::now() + timeout;
+  const auto deadline = timeout.count() < 0 ? Clock::time_point::max() : Clock::now() + timeout;
   for (;;) {
     if (pending_.size() >= sizeof(Header)) {
       Header header{};
       std::memcpy(&header, pending_.data(), sizeof header);
-      if (header.magic != kMagic || header.size > kMaxBody) {
+      if (header.magic != kMagic || header.size > kMaxBody || header.descriptors > 1) {
         close();
         return Status::kClosed;
       }
@@ -207,8 +211,7 @@ Channel::Status Channel::receive(Frame& frame, std::chrono::milliseconds timeout
         frame.body.assign(pending_.begin() + sizeof header,
                           pending_.begin() + static_cast<std::ptrdiff_t>(whole));
         frame.fd = -1;
-        if (header.type == static_cast<std::uint16_t>(MessageType::kConfig) &&
-            !pending_fds_.empty()) {
+        if (header.descriptors != 0 && !pending_fds_.empty()) {
           frame.fd = pending_fds_.front();
           pending_fds_.erase(pending_fds_.begin());
         }
@@ -235,6 +238,10 @@ Channel::Status Channel::receive(Frame& frame, std::chrono::milliseconds timeout
         }
       }
       pending_.insert(pending_.end(), buffer, buffer + n);
+      if (pending_fds_.size() > kMaxPendingFds) {
+        close();
+        return Status::kClosed;
+      }
     } else if (n == 0) {
       close();
       return Status::kClosed;

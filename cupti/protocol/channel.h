@@ -12,6 +12,11 @@
 
 namespace gpurecover::protocol {
 
+// Moves a descriptor to a high number where the limit allows, never that of a standard stream, and
+// returns the new one (closed on exec); -1, and the old one closed, if there is no room. A
+// program's own descriptors then get the numbers that they get alone.
+int move_out_of_the_way(int fd);
+
 // A received message. `fd` is an owned descriptor that came with it, or -1.
 struct Frame {
   MessageType type{};
@@ -36,9 +41,8 @@ class Channel {
   Channel& operator=(const Channel&) = delete;
   ~Channel();
 
-  // Connects to the socket at `path`; an invalid channel if nobody listens there. The descriptor
-  // gets a high number where the limit allows, never that of a standard stream: a program that was
-  // started without one expects it closed, and the numbers it gets to be those it gets alone.
+  // Connects to the socket at `path`; an invalid channel if nobody listens there. The descriptor is
+  // out of the way.
   static Channel connect(const std::string& path);
 
   bool valid() const { return fd_ >= 0; }
@@ -51,7 +55,8 @@ class Channel {
             int fd = -1);
 
   enum class Status : std::uint8_t { kFrame, kNothing, kClosed };
-  // Takes one message, waiting at most `timeout` for the whole of it. kClosed (and the channel
+  // Takes one message, waiting at most `timeout` for the whole of it; negative: without end. The
+  // frame's descriptor is the caller's. kClosed (and the channel
   // closed) on end of stream or on bytes that are no message.
   Status receive(Frame& frame, std::chrono::milliseconds timeout);
 

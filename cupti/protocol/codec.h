@@ -34,6 +34,9 @@ class Writer {
     if constexpr (std::is_same_v<T, std::string>) {
       (*this)(static_cast<std::uint32_t>(value.size()));
       append(value.data(), value.size());
+    } else if constexpr (std::is_same_v<T, std::vector<std::byte>>) {
+      (*this)(static_cast<std::uint32_t>(value.size()));
+      append(value.data(), value.size());
     } else if constexpr (detail::IsVector<T>::value) {
       (*this)(static_cast<std::uint32_t>(value.size()));
       for (const auto& element : value) {
@@ -55,6 +58,9 @@ class Writer {
 
  private:
   void append(const void* data, std::size_t size) {
+    if (size == 0) {
+      return;
+    }
     const auto* bytes = static_cast<const std::byte*>(data);
     out_.insert(out_.end(), bytes, bytes + size);
   }
@@ -76,6 +82,13 @@ class Reader {
         return;
       }
       value.assign(reinterpret_cast<const char*>(in_.data() + at_ - size), size);
+    } else if constexpr (std::is_same_v<T, std::vector<std::byte>>) {
+      std::uint32_t size = 0;
+      (*this)(size);
+      if (take(size)) {
+        const auto bytes = in_.subspan(at_ - size, size);
+        value.assign(bytes.begin(), bytes.end());
+      }
     } else if constexpr (detail::IsVector<T>::value) {
       std::uint32_t size = 0;
       (*this)(size);

@@ -8,11 +8,11 @@
 #include "cupti/protocol/codec.h"
 
 // What the agent, the supervisor and a controlling `gpurecover` say to each other over the session
-// socket. Bump kProtocolVersion whenever a struct here, in classifier/rules.h, in inject/plan.h or
-// in shared_page.h changes: a peer of another version is refused, never misread.
+// socket. Bump kProtocolVersion whenever a struct here, in standby.h, in classifier/rules.h, in
+// inject/plan.h or in shared_page.h changes: a peer of another version is refused, never misread.
 namespace gpurecover::protocol {
 
-inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::uint32_t kProtocolVersion = 2;
 
 // Environment that a session hands to the app and its children.
 inline constexpr char kEnvInjection[] = "CUDA_INJECTION64_PATH";  // read by the driver at cuInit
@@ -20,6 +20,12 @@ inline constexpr char kEnvSession[] = "GPURECOVER_SESSION";       // path of the
 inline constexpr char kEnvCupti[] = "GPURECOVER_CUPTI";           // libcupti to open, may be empty
 
 inline constexpr char kAgentFile[] = "libgpurecover.so";
+inline constexpr char kStandbyFile[] = "gpurecover-standby";
+
+// Where the app's device memory is put, in every process of a session. Sanitizers own much of the
+// address space; this range is free with them and without (docs/architecture.md).
+inline constexpr std::uint64_t kDefaultArena = 0x5500'0000'0000;
+inline constexpr std::uint64_t kDefaultArenaSize = std::uint64_t{1} << 38;
 
 enum class MessageType : std::uint16_t {
   // agent -> supervisor
@@ -30,9 +36,12 @@ enum class MessageType : std::uint16_t {
   kCall = 5,      // CallInfo
   kFault = 6,     // FaultRecord
   kNotice = 7,    // Notice
+  // Empty, with one descriptor: the standby's end of a socket pair. Answered by kStandbyStarted.
+  kStandby = 8,
   // supervisor -> agent
-  kConfig = 32,   // Config, with one descriptor: the SharedPage
-  kRefused = 33,  // Notice: why the supervisor does not take this peer
+  kConfig = 32,          // Config, with one descriptor: the SharedPage
+  kRefused = 33,         // Notice: why the supervisor does not take this peer
+  kStandbyStarted = 34,  // StandbyStarted
   // controlling program -> supervisor
   kStatusRequest = 64,  // empty; answered by kStatus
   kStatus = 65,         // Notice: the run summary so far, as JSON
@@ -40,7 +49,22 @@ enum class MessageType : std::uint16_t {
   kArmed = 67,          // Notice: empty text, or why not
   // supervisor -> agent
   kPlan = 68,  // PlanUpdate
+  // agent <-> standby, over the pair's other end: standby.h
+  kStandbyHello = 128,  // StandbyHello, from the standby, once
+  kSetup = 129,         // Setup; this and all that follow are answered by kAnswer
+  kMapMemory = 130,     // MemoryRange, with the descriptor
+  kUnmapMemory = 131,   // MemoryRange
+  kMapHost = 132,       // MemoryRange, with the descriptor
+  kUnmapHost = 133,     // MemoryRange
+  kLoadModule = 134,    // ImageLoad, with the descriptor of a file that holds the image
+  kLoadLibrary = 135,   // ImageLoad, the same
+  kFindGlobal = 136,    // FindGlobal
+  kAddLane = 137,       // empty, with the descriptor of the lane's shared memory
+  kAnswer = 138,        // StandbyAnswer
 };
+
+// `--standby`: no takeover at all; a standby started at the fault; one started with the app.
+enum class Standby : std::uint8_t { kOff, kCold, kWarm };
 
 // How much the agent does (`--level`).
 enum class Level : std::uint8_t { kObserve, kReplay, kFull };
@@ -65,6 +89,10 @@ struct Config {
   std::string session;
   Level level = Level::kFull;
   std::uint8_t verbosity = 1;  // 0 -q, 1 default, 2 -v
+  Standby standby = Standby::kCold;
+  bool no_steer = false;  // leave the app's allocations alone
+  std::uint64_t arena = kDefaultArena;
+  std::uint64_t arena_size = kDefaultArenaSize;  // bytes
   std::vector<std::byte> rules;
   std::vector<std::byte> plan;
   template <class Archive>
@@ -72,8 +100,22 @@ struct Config {
     a(session);
     a(level);
     a(verbosity);
+    a(standby);
+    a(no_steer);
+    a(arena);
+    a(arena_size);
     a(rules);
     a(plan);
+  }
+};
+
+struct StandbyStarted {
+  std::int32_t pid = 0;  // 0: none was started
+  std::string error;
+  template <class Archive>
+  void fields(Archive& a) {
+    a(pid);
+    a(error);
   }
 };
 

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cupti/driver_api/device_ops.h"
+#include "cupti/protocol/channel.h"
+#include "cupti/protocol/standby.h"
+#include "recovery/call_codec.h"
+#include "recovery/standby/objects.h"
+#include "recovery/standby/standby_driver.h"
+#include "recovery/standby_link.h"
+
+namespace gpurecover::recovery {
+
+// What an operation came to, in the words of the driver.
+struct Outcome {
+  CUresult code = CUDA_SUCCESS;
+  std::string reason;  // of a code that is not success
+};
+
+// Prepared libffi calls; one cache for each thread.
+class Calls;
+
+// The standby's work, without its process: what it does for control messages (one thread) and for
+// lane requests (any thread, one at a time each). Nothing it is sent makes it do anything
+// undefined, but for what the app's own call would have made the driver do.
+class Standby {
+ public:
+  explicit Standby(const StandbyDriver& driver) : driver_(driver), ops_(driver.common) {}
+
+  // One control message but kAddLane. Takes over the frame's descriptor.
+  protocol::StandbyAnswer control(protocol::Frame& frame);
+
+  // One lane request; `window` is the lane's. Results or the reason are put into `answer`.
+  struct LaneThread {
+    LaneThread();
+    ~LaneThread();
+    std::byte* window = nullptr;
+    bool window_registered = false;
+    bool current = false;  // the context, on this thread
+    std::unique_ptr<Calls> calls;
+  };
+  CUresult serve(LaneThread& lane, std::uint32_t type, std::span<const std::byte> payload,
+                 std::vector<std::byte>& answer);
+  // When the lane ends.
+  void leave(LaneThread& lane);
+
+ private:
+  Outcome setup(const protocol::Setup& setup);
+  Outcome map_memory(const protocol::MemoryRange& range, int fd);
+  Outcome unmap_memory(const protocol::MemoryRange& range);
+  Outcome map_host(const protocol::MemoryRange& range, int fd);
+  Outcome unmap_host(const protocol::MemoryRange& range);
+  Outcome load_image(const protocol::ImageLoad& load, bool library, int fd);
+  Outcome find_global(const protocol::FindGlobal& wanted, protocol::StandbyAnswer& answer);
+
+  Outcome call(LaneThread& lane, const DecodedCall& call, std::vector<std::byte>& results);
+  Outcome launch(const RemoteLaunch& launch);
+  Outcome launch_cooperative(const RemoteLaunch& launch, CUfunction function, CUstream stream);
+  Outcome replay(const RemoteReplay& replay, protocol::ReplayResult& result);
+  Outcome copy(LaneThread& lane, protocol::LaneRequest type, const protocol::LaneCopy& copy);
+
+  Outcome stream_of(std::uint64_t number, CUstream& stream);
+  Outcome function_of(std::uint64_t number, CUfunction& function);
+  bool ready() const { return ready_.load(std::memory_order_acquire); }
+  bool inside_arena(std::uint64_t address, std::uint64_t size) const;
+  Outcome failed(CUresult code, const std::string& what) const;
+
+  const StandbyDriver& driver_;
+  driver_api::DeviceOps ops_;
+  Objects objects_;
+
+  // Written by setup before ready_, then only read.
+  std::atomic<bool> ready_{false};
+  CUcontext context_ = nullptr;
+  CUdevice device_ = 0;
+  std::int32_t app_device_ = 0;
+  std::uint64_t arena_ = 0;
+  std::uint64_t arena_size_ = 0;
+
+  // Of the control thread.
+  std::map<std::uint64_t, std::uint64_t> reservations_;  // outside the arena: address, size
+  std::map<std::uint64_t, std::uint64_t> host_ranges_;
+};
+
+}  // namespace gpurecover::recovery
