@@ -420,6 +420,7 @@ CUresult call_with(void* address, std::uintptr_t value) {
 // Whether the context is as it was: a call that changed it has done something.
 std::string change_of_world() {
   CUcontext current = nullptr;
+  CUstreamCaptureStatus status{};
   std::string out;
   if (const CUresult code = cuCtxGetCurrent(&current); code != CUDA_SUCCESS) {
     return ", then cuCtxGetCurrent " + std::to_string(code);
@@ -429,7 +430,11 @@ std::string change_of_world() {
     cuCtxSetCurrent(world.context);
   }
   if (world.dead) {
-    return out;
+    // Still the same fault, or what came of a reset?
+    const CUresult code = cuStreamIsCapturing(world.stream, &status);
+    return code == CUDA_ERROR_LAUNCH_FAILED
+               ? out
+               : out + ", then the context gives " + std::to_string(code);
   }
   CUresult code = launch(world.empty, world.stream);
   if (code == CUDA_SUCCESS) {
