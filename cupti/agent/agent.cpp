@@ -27,8 +27,16 @@ void Agent::pass_gate(ThreadState& state, const driver_api::Call* call, std::uin
 }
 
 void Agent::dispatch(ThreadState& state, std::uint32_t cbid, const CUpti_CallbackData& data) {
-  const bool enter = data.callbackSite == CUPTI_API_ENTER;
-  const driver_api::Call* call = driver_api::find(cbid);
+  const driver_api::Call* call = cbid < callbacks_.size() ? callbacks_[cbid].call : nullptr;
+  if (data.callbackSite == CUPTI_API_ENTER) {
+    pass_gate(state, call, data.correlationId);
+    if (call != nullptr) [[likely]] {
+      on_enter(state, *call, cbid, data);
+    } else {
+      session_.call_without_row(cbid, driver_api::name_of(cbid));
+    }
+    return;
+  }
   struct Leave {
     Agent& agent;
     ThreadState& state;
@@ -38,21 +46,10 @@ void Agent::dispatch(ThreadState& state, std::uint32_t cbid, const CUpti_Callbac
         agent.gate_.leave(state.lane);
       }
     }
-  } const leave{*this, state,
-                !enter && state.entered == data.correlationId &&
-                    state.lane.busy.load(std::memory_order_relaxed)};
-  if (enter) {
-    pass_gate(state, call, data.correlationId);
-  }
-  if (call == nullptr) {
-    if (enter) {
-      session_.call_without_row(cbid, driver_api::name_of(cbid));
-    }
-    return;
-  }
-  if (enter) {
-    on_enter(state, *call, cbid, data);
-  } else {
+  } const leave{
+      *this, state,
+      state.entered == data.correlationId && state.lane.busy.load(std::memory_order_relaxed)};
+  if (call != nullptr) [[likely]] {
     on_exit(state, *call, data, *static_cast<CUresult*>(data.functionReturnValue));
   }
 }

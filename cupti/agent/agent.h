@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@
 #include "cupti/agent/launch_call.h"
 #include "cupti/agent/session.h"
 #include "cupti/agent/soft_device.h"
+#include "cupti/agent/steering.h"
+#include "cupti/agent/takeover.h"
 #include "cupti/agent/thread_state.h"
 #include "cupti/agent/work_gate.h"
 #include "cupti/driver_api/device_ops.h"
@@ -72,7 +75,7 @@ class Agent {
 
   static void CUPTIAPI on_callback(void* self, CUpti_CallbackDomain domain, CUpti_CallbackId cbid,
                                    const void* data);
-  static ThreadState& state_of_thread(Agent& agent);
+  ThreadState& new_state_of_thread();
   void dispatch(ThreadState& state, std::uint32_t cbid, const CUpti_CallbackData& data);
   void pass_gate(ThreadState& state, const driver_api::Call* call, std::uint32_t correlation);
   void on_enter(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
@@ -84,9 +87,15 @@ class Agent {
   bool subscribe(std::string& error);
   void enable_callbacks();
   void enable_for_plan();
-  // Tries out, at the first callback, that return values and parameters can be changed; the agent
+  // Tries out, at the first launch, that return values and parameters can be changed; the agent
   // stays passive if not.
-  void settle();
+  void settle() {
+    // A call_once that has run still costs two thread-local accesses and a call.
+    if (!settled_.load(std::memory_order_acquire)) [[unlikely]] {
+      settle_now();
+    }
+  }
+  void settle_now();
   bool probe();
   void give_up(const std::string& reason);
   protocol::Attached describe();
@@ -120,6 +129,9 @@ class Agent {
   // Remembers the current context and its device.
   void note_context(CUcontext context);
   Judgement judge(ThreadState& state, Kernel& kernel, const LaunchCall& launch);
+  Judgement judge_anew(ThreadState& state, Kernel& kernel, const LaunchCall& launch,
+                       const LaunchKey& key);
+  void count_unfollowed(const driver_api::Call& call);
   // Fills state.verdict. False if there is neither summary nor declaration.
   bool decide(ThreadState& state, const Kernel& kernel, const LaunchCall& launch);
   void tell_kernel(Kernel& kernel, const idempotency::Verdict& verdict);
@@ -147,6 +159,7 @@ class Agent {
     recovery::Phase phase = recovery::Phase::kRun;
     const Injection* injection = nullptr;
     bool context_healthy = false;
+    bool alone = false;        // no other thread is in a driver call (WorkGate)
     Kernel* kernel = nullptr;  // null: it is not known which
   };
   // Deals with a failure met at the exit of a launch; true if it was recovered.
@@ -155,10 +168,44 @@ class Agent {
   void after_real_failure(ThreadState& state, CUresult& result);
   // Any other call did.
   void after_any_call(ThreadState& state, CUresult result);
+  // A sticky error was met. True if the process goes on in spite of it: then the call is to be done
+  // again, by the standby.
+  bool survive(ThreadState& state, CUresult result);
+  std::string takeover_obstacle();
+
+  // takeover_hooks.cpp: the takeover's part in the app's calls.
+  void start_takeover();
+  void enable_after_takeover();
+  // At the enter, after all others have looked at the parameters.
+  void enter_takeover(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                      const CUpti_CallbackData& data);
+  // At the exit, before anybody else looks at parameters or result.
+  void leave_takeover(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                      const CUpti_CallbackData& data, CUresult& result);
+  static bool leaves_launch_undone(const CallUnderWay& call);
+  CUresult do_again(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                    const CUpti_CallbackData& data, CUresult result);
+  // At the exit, last.
+  void finish_takeover(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                       const CUpti_CallbackData& data, CUresult& result);
   // CUDA_SUCCESS if later calls of the context still work, else what they return.
   CUresult health_of_context(const LaunchCall& launch);
   void suppress_work(ThreadState& state, const driver_api::Call& call, const void* params);
   void restore_work(ThreadState& state, const driver_api::Call& call, const void* params);
+
+  // What every launch looks at and hardly anything writes, in lines of its own.
+  alignas(64) std::atomic<bool> passive_{false};
+  std::atomic<bool> settled_{false};
+  std::atomic<bool> dead_{false};          // a sticky error has been met
+  std::atomic<bool> stopped_{false};       // a `stop` rule has won
+  std::atomic<std::int32_t> captures_{0};  // streams that capture now, as far as is known
+  // The code of a forged error that was not recovered and that no call has returned yet.
+  std::atomic<std::int32_t> held_back_{0};
+  std::atomic<const Plan*> plan_{nullptr};  // superseded plans are kept: a thread may look at one
+  const std::span<const driver_api::Callback> callbacks_ = driver_api::callbacks();
+  // A host function that waits for a thread which is held up could otherwise keep a stream from
+  // ever draining.
+  WorkGate gate_{std::chrono::seconds(20)};
 
   Session session_;
   SoftDevice soft_;
@@ -169,9 +216,12 @@ class Agent {
   idempotency::MemoryMap memory_;
   ImageStore images_;
   KernelTable kernels_{driver_, session_, images_};
+  Steering steering_{memory_, [this](const std::string& text) {
+                       session_.notice(protocol::Severity::kWarning, text);
+                     }};
+  Takeover takeover_{{driver_, session_, steering_, memory_, images_, kernels_, ops_}};
 
-  std::atomic<bool> passive_{false};
-  std::once_flag settled_;
+  std::once_flag settling_;
   std::atomic<int> probe_step_{0};  // of the probe under way
   int probe_target_ = 0;
   std::mutex contexts_mutex_;
@@ -188,20 +238,9 @@ class Agent {
   // Variables of modules and libraries that the app has asked for.
   std::set<std::pair<const void*, std::uint64_t>> globals_;  // by handles_mutex_
 
-  std::atomic<std::int32_t> captures_{0};  // streams that capture now, as far as is known
-  std::atomic<bool> dead_{false};          // a sticky error has been met
-  std::atomic<bool> stopped_{false};       // a `stop` rule has won
-  // The code of a forged error that was not recovered and that no call has returned yet.
-  std::atomic<std::int32_t> held_back_{0};
-
-  std::atomic<const Plan*> plan_{nullptr};  // superseded plans are kept: a thread may look at one
   std::atomic<std::uint32_t> plan_generation_{0};
   std::mutex arm_mutex_;
   std::once_flag plan_callbacks_;
-
-  // A host function that waits for a thread which is held up could otherwise keep a stream from
-  // ever draining.
-  WorkGate gate_{std::chrono::seconds(20)};
 
   friend struct AtThreadEnd;
 };

@@ -117,7 +117,9 @@ void Agent::enable_for_plan() {
 
 // The pointer is trivial, so that callbacks may still come after the thread's destructors have run:
 // programs call CUDA from destructors of their own, the static ones among them.
-thread_local ThreadState* this_threads_state = nullptr;
+// Initial-exec: two instructions instead of a call. The agent's few bytes fit into what the loader
+// keeps free for libraries that are loaded later.
+[[gnu::tls_model("initial-exec")]] thread_local ThreadState* this_threads_state = nullptr;
 
 struct AtThreadEnd {
   bool armed = false;
@@ -130,14 +132,12 @@ struct AtThreadEnd {
 };
 thread_local AtThreadEnd at_thread_end;
 
-ThreadState& Agent::state_of_thread(Agent& agent) {
-  if (this_threads_state == nullptr) [[unlikely]] {
-    auto state = std::make_unique<ThreadState>();
-    agent.gate_.add(state->lane);
-    this_threads_state = state.release();
-    // Constructs it, which registers its destructor; one made after that has run is never freed.
-    at_thread_end.armed = true;
-  }
+ThreadState& Agent::new_state_of_thread() {
+  auto state = std::make_unique<ThreadState>();
+  gate_.add(state->lane);
+  this_threads_state = state.release();
+  // Constructs it, which registers its destructor; one made after that has run is never freed.
+  at_thread_end.armed = true;
   return *this_threads_state;
 }
 
@@ -150,7 +150,8 @@ void Agent::on_callback(void* self, CUpti_CallbackDomain domain, CUpti_CallbackI
     return;
   }
   try {
-    ThreadState& state = state_of_thread(*agent);
+    ThreadState* const known = this_threads_state;
+    ThreadState& state = known != nullptr ? *known : agent->new_state_of_thread();
     const auto& call = *static_cast<const CUpti_CallbackData*>(data);
     if (state.inside) {
       if (cbid == CUPTI_DRIVER_TRACE_CBID_cuDriverGetVersion &&
@@ -211,14 +212,15 @@ protocol::Attached Agent::describe() {
   return message;
 }
 
-void Agent::settle() {
-  std::call_once(settled_, [this] {
+void Agent::settle_now() {
+  std::call_once(settling_, [this] {
     const driver_api::RelaxedCapture relaxed(driver_);
     if (probe()) {
       session_.attached(describe());
     } else {
       give_up("this driver does not let a CUPTI callback change calls, so the agent stays passive");
     }
+    settled_.store(true, std::memory_order_release);
   });
 }
 

@@ -91,8 +91,10 @@ std::unique_ptr<Kernel> KernelTable::make(CUfunction handle, CUcontext context,
   }
   kernel->symbol = name != nullptr ? name : "(unnamed kernel)";
   kernel->name = classifier::kernel_base_name(kernel->symbol);
-  if (!kernel->layout.empty()) {
-    kernel->param_bytes = kernel->layout.back().offset + kernel->layout.back().size;
+  kernel->gaps = false;
+  for (const auto& slot : kernel->layout) {
+    kernel->gaps |= slot.offset > kernel->param_bytes;
+    kernel->param_bytes = std::max(kernel->param_bytes, slot.offset + slot.size);
   }
   kernel->row = session_.kernel_row(kernel->symbol);
 
@@ -184,16 +186,34 @@ void KernelTable::invalidate() {
 
 bool gather_arguments(const Kernel& kernel, void* const* kernel_params, void* const* extra,
                       std::vector<std::byte>& out) {
-  out.assign(kernel.param_bytes, std::byte{0});
+  if (out.size() != kernel.param_bytes) {
+    out.resize(kernel.param_bytes);
+  }
   if (kernel.param_bytes == 0) {
     return true;
   }
   if (kernel_params != nullptr) {
-    for (std::size_t i = 0; i < kernel.layout.size(); ++i) {
-      if (kernel_params[i] == nullptr) {
+    if (kernel.gaps) {
+      std::memset(out.data(), 0, out.size());
+    }
+    std::byte* const block = out.data();
+    for (const auto& slot : kernel.layout) {
+      const void* const argument = *kernel_params++;
+      if (argument == nullptr) {
         return false;
       }
-      std::memcpy(out.data() + kernel.layout[i].offset, kernel_params[i], kernel.layout[i].size);
+      // The usual sizes by one move; a call for each argument would cost more than all the rest.
+      switch (slot.size) {
+        case 8:
+          std::memcpy(block + slot.offset, argument, 8);
+          break;
+        case 4:
+          std::memcpy(block + slot.offset, argument, 4);
+          break;
+        default:
+          std::memcpy(block + slot.offset, argument, slot.size);
+          break;
+      }
     }
     return true;
   }

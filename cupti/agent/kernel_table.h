@@ -37,6 +37,7 @@ struct Kernel {
   std::string name;  // base name, as rules and plans know it
   std::vector<idempotency::ArgumentSlot> layout;
   std::uint32_t param_bytes = 0;
+  bool gaps = true;  // the layout may leave bytes of the block out
   std::shared_ptr<const idempotency::KernelSummary> summary;  // null: see unknown_reason
   std::shared_ptr<const idempotency::KernelSummary> declared;
   std::string unknown_reason;

@@ -22,12 +22,20 @@ void read_dimensions(LaunchCall& call, const Params& p) {
   call.kernel_params = p.kernelParams;
 }
 
+// For the forms that do not set every field.
+void forget(LaunchCall& call) {
+  LaunchCall fresh;
+  fresh.form = call.form;
+  fresh.cbid = call.cbid;
+  fresh.params = call.params;
+  call = fresh;
+}
+
 }  // namespace
 
-LaunchCall read_launch(Hook form, std::uint32_t cbid, const void* params) {
-  LaunchCall call;
+void read_launch(Hook form, std::uint32_t cbid, const void* params, LaunchCall& call) {
   call.form = form;
-  call.per_thread = driver_api::per_thread_stream(cbid);
+  call.cbid = cbid;
   // The struct is CUPTI's own copy of the arguments; CUPTI declares it const, but what is changed
   // in it takes effect, which the agent has probed at its start.
   call.params = const_cast<void*>(params);
@@ -35,14 +43,20 @@ LaunchCall read_launch(Hook form, std::uint32_t cbid, const void* params) {
     case Hook::kLaunchKernel: {
       const auto& p = *static_cast<const cuLaunchKernel_params*>(params);
       read_dimensions(call, p);
+      call.graph = nullptr;
       call.extra = p.extra;
+      call.config = nullptr;
       break;
     }
     case Hook::kLaunchCooperative:
       read_dimensions(call, *static_cast<const cuLaunchCooperativeKernel_params*>(params));
+      call.graph = nullptr;
+      call.extra = nullptr;
+      call.config = nullptr;
       break;
     case Hook::kLaunchKernelEx: {
       const auto& p = *static_cast<const cuLaunchKernelEx_params*>(params);
+      forget(call);
       call.function = p.f;
       call.kernel_params = p.kernelParams;
       call.extra = p.extra;
@@ -61,14 +75,15 @@ LaunchCall read_launch(Hook form, std::uint32_t cbid, const void* params) {
     }
     case Hook::kGraphLaunch: {
       const auto& p = *static_cast<const cuGraphLaunch_params*>(params);
+      forget(call);
       call.graph = p.hGraph;
       call.stream = p.hStream;
       break;
     }
     default:
+      forget(call);
       break;
   }
-  return call;
 }
 
 void suppress(const LaunchCall& call, CUlaunchConfig& config) {

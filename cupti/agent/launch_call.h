@@ -14,8 +14,8 @@ namespace gpurecover::agent {
 // only while the app's call lasts.
 struct LaunchCall {
   driver_api::Hook form = driver_api::Hook::kLaunchKernel;
+  std::uint32_t cbid = 0;         // CUPTI's number of the call
   void* params = nullptr;         // CUPTI's parameter struct of the call
-  bool per_thread = false;        // stream 0 means the per-thread default stream
   CUfunction function = nullptr;  // a CUfunction or a CUkernel
   CUgraphExec graph = nullptr;
   unsigned grid[3] = {0, 0, 0};
@@ -28,12 +28,16 @@ struct LaunchCall {
 
   // The stream by a handle that means the same in every form of a call.
   CUstream explicit_stream() const {
-    return stream == nullptr ? (per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY) : stream;
+    if (stream != nullptr) {
+      return stream;
+    }
+    return driver_api::per_thread_stream(cbid) ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
   }
 };
 
-// Reads the call from CUPTI's parameters; `form` is one of the launch hooks.
-LaunchCall read_launch(driver_api::Hook form, std::uint32_t cbid, const void* params);
+// Reads the call from CUPTI's parameters, whatever `call` was before; `form` is one of the launch
+// hooks. Every launch passes here, hence the place to write to instead of a result.
+void read_launch(driver_api::Hook form, std::uint32_t cbid, const void* params, LaunchCall& call);
 
 // Makes the driver refuse the call that is about to be made: a grid of no blocks, or no graph.
 // `config` must live until restore; nothing of the app's own is written to.

@@ -77,6 +77,15 @@ std::string word_for(const idempotency::Root& root, const Kernel& kernel) {
   }
 }
 
+// As `==`, without the call of a function that this is too short for.
+bool same(const std::array<std::uint32_t, 7>& a, const std::array<std::uint32_t, 7>& b) {
+  std::uint32_t difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference |= a[i] ^ b[i];
+  }
+  return difference == 0;
+}
+
 void add_once(std::vector<std::string>& list, std::string word) {
   for (const auto& present : list) {
     if (present == word) {
@@ -205,22 +214,37 @@ void Agent::tell_kernel(Kernel& kernel, const idempotency::Verdict& verdict) {
 }
 
 Judgement Agent::judge(ThreadState& state, Kernel& kernel, const LaunchCall& launch) {
-  const bool cacheable =
-      gather_arguments(kernel, launch.kernel_params, launch.extra, state.arguments);
-  const std::uint32_t dimensions[7] = {launch.grid[0],     launch.grid[1],  launch.grid[2],
-                                       launch.block[0],    launch.block[1], launch.block[2],
-                                       launch.shared_bytes};
-  const std::uint64_t map_generation = memory_.generation();
-  const std::uint64_t kernel_generation = kernels_.generation();
+  LaunchKey key;
+  key.cacheable = gather_arguments(kernel, launch.kernel_params, launch.extra, state.arguments);
+  key.dimensions = {launch.grid[0],  launch.grid[1],  launch.grid[2],     launch.block[0],
+                    launch.block[1], launch.block[2], launch.shared_bytes};
+  key.map_generation = memory_.generation();
+  key.kernel_generation = kernels_.generation();
   const std::uint64_t hash = XXH3_64bits_withSeed(state.arguments.data(), state.arguments.size(),
                                                   reinterpret_cast<std::uint64_t>(&kernel));
-  CachedJudgement& cached = state.judgements[hash & (ThreadState::kJudgements - 1)];
-  if (cacheable && cached.kernel == &kernel && cached.map_generation == map_generation &&
-      cached.kernel_generation == kernel_generation && cached.arguments == state.arguments &&
-      std::memcmp(cached.dimensions, dimensions, sizeof dimensions) == 0) [[likely]] {
-    return cached.judgement;
+  key.place = hash & (ThreadState::kJudgements - 1);
+  if (key.cacheable) [[likely]] {
+    const auto holds = [&](const CachedJudgement& entry) {
+      // memcmp because `==` of vectors of std::byte goes byte by byte.
+      return entry.kernel == &kernel && entry.map_generation == key.map_generation &&
+             entry.kernel_generation == key.kernel_generation &&
+             same(entry.dimensions, key.dimensions) &&
+             entry.arguments.size() == state.arguments.size() &&
+             std::memcmp(entry.arguments.data(), state.arguments.data(), entry.arguments.size()) ==
+                 0;
+    };
+    if (const auto& entry = state.judgements[key.place]; holds(entry)) [[likely]] {
+      return entry.judgement;
+    }
+    if (const auto& entry = state.judgements[key.place ^ 1]; holds(entry)) {
+      return entry.judgement;
+    }
   }
+  return judge_anew(state, kernel, launch, key);
+}
 
+Judgement Agent::judge_anew(ThreadState& state, Kernel& kernel, const LaunchCall& launch,
+                            const LaunchKey& key) {
   decide(state, kernel, launch);
   const auto& verdict = state.verdict;
   Judgement judgement;
@@ -231,15 +255,35 @@ Judgement Agent::judge(ThreadState& state, Kernel& kernel, const LaunchCall& lau
     judgement.reason_id = session_.reason_id(reason);
   }
   tell_kernel(kernel, verdict);
-  if (cacheable) {
-    cached.kernel = &kernel;
-    cached.map_generation = map_generation;
-    cached.kernel_generation = kernel_generation;
-    std::memcpy(cached.dimensions, dimensions, sizeof dimensions);
-    cached.arguments = state.arguments;
-    cached.judgement = judgement;
+  if (key.cacheable) {
+    CachedJudgement& entry = state.judgements[key.place];
+    std::swap(entry, state.judgements[key.place ^ 1]);
+    entry.kernel = nullptr;  // what follows may fail for want of memory
+    entry.arguments = state.arguments;
+    entry.map_generation = key.map_generation;
+    entry.kernel_generation = key.kernel_generation;
+    entry.dimensions = key.dimensions;
+    entry.judgement = judgement;
+    entry.kernel = &kernel;
   }
   return judgement;
+}
+
+void Agent::count_unfollowed(const driver_api::Call& call) {
+  // Launches of several kernels or of forgotten forms: counted under the call's own name.
+  const std::string name = "(" + std::string(call.name) + ")";
+  const std::uint32_t row = session_.kernel_row(name);
+  if (session_.page().kernels[row].launches[2][0].load(std::memory_order_relaxed) == 0) {
+    protocol::KernelInfo info;
+    info.row = row;
+    info.name = name;
+    info.symbol = name;
+    info.reason = "a form of launch that is not followed";
+    session_.kernel(info);
+  }
+  session_.page().kernels[row].launches[2][0].fetch_add(1, std::memory_order_relaxed);
+  session_.page().reasons[session_.reason_id("a form of launch that is not followed")].fetch_add(
+      1, std::memory_order_relaxed);
 }
 
 void Agent::before_launch(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
@@ -254,30 +298,16 @@ void Agent::before_launch(ThreadState& state, const driver_api::Call& call, std:
   if (dead_.load(std::memory_order_relaxed)) {
     return;
   }
-  under_way.launch = read_launch(call.hook, cbid, data.functionParams);
+  read_launch(call.hook, cbid, data.functionParams, under_way.launch);
   const bool capture_somewhere = captures_.load(std::memory_order_relaxed) > 0;
   if (capture_somewhere && capturing(under_way.launch.explicit_stream())) {
     return;  // recorded into a graph, not executed
   }
-  Kernel* kernel = nullptr;
   if (call.hook == driver_api::Hook::kLaunchUnprotected) {
-    // Launches of several kernels or of forgotten forms: counted under the call's own name.
-    const std::string name = "(" + std::string(call.name) + ")";
-    const std::uint32_t row = session_.kernel_row(name);
-    if (session_.page().kernels[row].launches[2][0].load(std::memory_order_relaxed) == 0) {
-      protocol::KernelInfo info;
-      info.row = row;
-      info.name = name;
-      info.symbol = name;
-      info.reason = "a form of launch that is not followed";
-      session_.kernel(info);
-    }
-    session_.page().kernels[row].launches[2][0].fetch_add(1, std::memory_order_relaxed);
-    session_.page().reasons[session_.reason_id("a form of launch that is not followed")].fetch_add(
-        1, std::memory_order_relaxed);
+    count_unfollowed(call);
     return;
   }
-  kernel = kernel_of(state, under_way.launch, data.context, data.symbolName);
+  Kernel* const kernel = kernel_of(state, under_way.launch, data.context, data.symbolName);
   if (kernel == nullptr) {
     return;
   }

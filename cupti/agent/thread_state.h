@@ -32,9 +32,18 @@ struct CachedJudgement {
   const Kernel* kernel = nullptr;
   std::uint64_t map_generation = 0;
   std::uint64_t kernel_generation = 0;
-  std::uint32_t dimensions[7] = {};
+  std::array<std::uint32_t, 7> dimensions = {};
   std::vector<std::byte> arguments;
   Judgement judgement;
+};
+
+// What a judgement is kept under, the kernel and its arguments apart, and where.
+struct LaunchKey {
+  bool cacheable = false;  // all arguments could be read
+  std::uint64_t map_generation = 0;
+  std::uint64_t kernel_generation = 0;
+  std::array<std::uint32_t, 7> dimensions;
+  std::size_t place = 0;
 };
 
 struct CachedHandle {
@@ -46,25 +55,27 @@ struct CachedHandle {
 
 // How the app's call under way is dealt with, from its enter to its exit callback.
 struct CallUnderWay {
+  // What every launch uses comes first, so that it lies together.
   // Of the call that the rest is about: the driver may call itself meanwhile.
   std::uint32_t correlation = 0;
   bool ignored = false;     // of a launch: capturing, or not to be looked at
   bool suppressed = false;  // the driver is made to refuse it
   bool delivers = false;    // the error held back is returned by it
   std::int32_t code = 0;    // which
+  Kernel* kernel = nullptr;
+  std::unique_ptr<Injection> injection;
   LaunchCall launch;
+
   CUlaunchConfig suppressed_config{};
   CUDA_MEMCPY2D copy_2d{};
   CUDA_MEMCPY3D copy_3d{};
   std::uint64_t saved[2] = {0, 0};  // what suppression overwrote
-  Kernel* kernel = nullptr;
   std::chrono::steady_clock::time_point entered;
   std::vector<idempotency::Allocation> freed;  // to be put back if the free fails
-  std::unique_ptr<Injection> injection;
 };
 
 // The agent's state of one thread. All of it is used inside the thread's own callbacks only.
-struct ThreadState {
+struct alignas(64) ThreadState {
   ThreadState();
   ~ThreadState();
 
@@ -74,7 +85,9 @@ struct ThreadState {
   CallUnderWay call;
   std::vector<std::byte> arguments;
   idempotency::Verdict verdict;
-  static constexpr std::size_t kJudgements = 256;  // powers of two
+  // Powers of two. An entry's second place is beside its first, so that two launches in turn do not
+  // drive one another out.
+  static constexpr std::size_t kJudgements = 256;
   static constexpr std::size_t kHandles = 256;
   std::array<CachedJudgement, kJudgements> judgements;
   std::array<CachedHandle, kHandles> handles;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cupti/agent/work_gate.h"
 
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <thread>
 
@@ -14,7 +18,35 @@ void nap() {
   std::this_thread::sleep_for(std::chrono::microseconds(100));
 }
 
+// 0 if done.
+long membarrier(int command) {
+  return ::syscall(SYS_membarrier, command, 0, 0);
+}
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kThreadSanitizer = true;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+constexpr bool kThreadSanitizer = true;
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
+
+WorkGate::Barriers offered(WorkGate::Barriers wanted) {
+  // Thread sanitizer knows nothing of the kernel's barrier.
+  return wanted == WorkGate::Barriers::kWorkers && !kThreadSanitizer &&
+                 membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0
+             ? WorkGate::Barriers::kWorkers
+             : WorkGate::Barriers::kEveryCalls;
+}
+
 }  // namespace
+
+WorkGate::WorkGate(std::chrono::milliseconds patience, Barriers wanted)
+    : barriers_(offered(wanted)), patience_(patience) {}
 
 void WorkGate::add(Lane& lane) {
   const std::lock_guard lock(mutex_);
@@ -73,6 +105,14 @@ bool WorkGate::begin(Lane& own) noexcept {
       }
       nap();
     }
+  }
+  // From here on, whoever enters without our seeing it sees us. The kernel may have become
+  // unwilling since the start (a filter of system calls that the app has put on itself): then
+  // nobody works.
+  if (begun && barriers_ == Barriers::kWorkers &&
+      membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0) {
+    end();
+    begun = false;
   }
   if (begun) {
     disturbed_.store(false);

@@ -13,16 +13,22 @@ namespace gpurecover::agent {
 // see its noise nor write into what it compares. Nobody is kept out for ever: a thread that has
 // waited for too long goes on, and the worker is told that it was disturbed.
 //
-// Where nobody works, a call costs one exchange and one store of a word of the thread's own.
+// Where nobody works, a call costs two plain stores of a word of the thread's own: the barrier that
+// the two sides need between their store and their look at the other is the worker's alone, who
+// makes the kernel run one on every thread (membarrier(2)). Where the kernel does not offer that, a
+// call pays for its own barrier.
 // All functions are noexcept but `add`, and safe from any thread.
 class WorkGate {
  public:
   // One thread's part. The thread alone uses it; the gate reads it.
-  struct alignas(64) Lane {
+  struct Lane {
     std::atomic<bool> busy{false};
   };
 
-  explicit WorkGate(std::chrono::milliseconds patience) : patience_(patience) {}
+  // Whose barrier: see above. kWorkers is only asked for; see `barriers`.
+  enum class Barriers : std::uint8_t { kWorkers, kEveryCalls };
+
+  explicit WorkGate(std::chrono::milliseconds patience, Barriers wanted = Barriers::kWorkers);
   WorkGate(const WorkGate&) = delete;
   WorkGate& operator=(const WorkGate&) = delete;
 
@@ -33,9 +39,14 @@ class WorkGate {
   // Around a call that may touch the device's memory: waits while another thread works. Between the
   // two, nobody begins to work.
   void enter(Lane& lane) noexcept {
-    // Sequentially consistent, as are the worker's store and its look at the lanes: of a thread
-    // that enters and one that begins, at least one sees the other.
-    lane.busy.store(true);
+    // Of a thread that enters and one that begins, at least one sees the other: here and there, the
+    // store comes before the look at the other.
+    if (barriers_ == Barriers::kWorkers) [[likely]] {
+      lane.busy.store(true, std::memory_order_relaxed);
+      std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler too keeps the order
+    } else {
+      lane.busy.store(true);
+    }
     if (const Lane* worker = worker_.load(); worker != nullptr && worker != &lane) [[unlikely]] {
       wait_and_enter(lane);
     }
@@ -49,12 +60,14 @@ class WorkGate {
   }
 
   // Within a call that has entered: becomes the only one under way. False if others worked or were
-  // under way for too long; the call then goes on as one that has entered. Whatever the others have
-  // done meanwhile, a fault of their own included, is to be looked at again.
+  // under way for too long, or if the kernel takes its barrier back; the call then goes on as one
+  // that has entered. Whatever the others have done meanwhile, a fault of their own included, is to
+  // be looked at again.
   bool begin(Lane& own) noexcept;
   void end() noexcept { worker_.store(nullptr); }
   // Whether everybody has kept out since the last `begin`; for the one who works.
   bool undisturbed() const noexcept { return !disturbed_.load(); }
+  Barriers barriers() const noexcept { return barriers_; }
 
  private:
   // False when its patience was at an end.
@@ -62,8 +75,9 @@ class WorkGate {
   void wait_and_enter(Lane& lane) noexcept;
   bool others_are_out(const Lane& own) noexcept;
 
-  const std::chrono::milliseconds patience_;
   std::atomic<const Lane*> worker_{nullptr};
+  const Barriers barriers_;
+  const std::chrono::milliseconds patience_;
   std::atomic<bool> disturbed_{false};
   std::mutex mutex_;
   std::vector<const Lane*> lanes_;

@@ -42,21 +42,19 @@ std::string_view without_stream_suffix(std::string_view name) {
 }
 
 struct Index {
-  std::vector<const Call*> row;
+  std::vector<Callback> callback;
   std::vector<std::string_view> name;
-  std::vector<char> per_thread;  // worked out once: it is asked at every launch
   Index() {
     std::uint32_t end = 0;
     for (const auto& entry : kCallbackNames) {
       end = std::max(end, entry.cbid + 1);
     }
-    row.resize(end);
+    callback.resize(end);
     name.resize(end);
-    per_thread.resize(end);
     for (const auto& entry : kCallbackNames) {
       name[entry.cbid] = entry.name;
-      row[entry.cbid] = find(entry.name);
-      per_thread[entry.cbid] = without_stream_suffix(entry.name).size() != entry.name.size();
+      callback[entry.cbid] = {find(entry.name),
+                              without_stream_suffix(entry.name).size() != entry.name.size()};
     }
   }
 };
@@ -92,8 +90,12 @@ const Call* find(std::string_view name) {
 }
 
 const Call* find(std::uint32_t cbid) {
-  const auto& rows = index().row;
-  return cbid < rows.size() ? rows[cbid] : nullptr;
+  const auto all = callbacks();
+  return cbid < all.size() ? all[cbid].call : nullptr;
+}
+
+std::span<const Callback> callbacks() {
+  return index().callback;
 }
 
 std::string_view name_of(std::uint32_t cbid) {
@@ -102,12 +104,12 @@ std::string_view name_of(std::uint32_t cbid) {
 }
 
 bool per_thread_stream(std::uint32_t cbid) {
-  const auto& flags = index().per_thread;
-  return cbid < flags.size() && flags[cbid] != 0;
+  const auto all = callbacks();
+  return cbid < all.size() && all[cbid].per_thread;
 }
 
 std::uint32_t cbid_end() {
-  return static_cast<std::uint32_t>(index().row.size());
+  return static_cast<std::uint32_t>(index().callback.size());
 }
 
 std::span<const std::int32_t> codes_of(Codes codes) {

@@ -105,6 +105,21 @@ enum class Hook : std::uint8_t {
   kHandleImport,   // a handle of what others have
   kHandleRelease,  // the handle's number may come again
   kExternalBuffer,
+  kCreate,
+  kArrayCreate,
+  kArrayDestroy,
+  kPoolCreate,
+  kPoolDestroy,
+  kPoolAccess,
+  kPeerEnable,
+  kPeerDisable,
+  kMemInfo,
+  kAddressRange,
+  kPointerAttribute,
+  kPointerAttributes,
+  kSetPointerAttribute,
+  kHostFlags,
+  kHostDevicePointer,
   kFreeDevice,
   kFreeHost,
   kHostUnregister,
@@ -160,6 +175,13 @@ const Call* find(std::string_view name);
 // per_thread_stream if stream 0 means the per-thread default stream in that form of the call.
 std::string_view name_of(std::uint32_t cbid);
 bool per_thread_stream(std::uint32_t cbid);
+
+// All of it by callback id, for whoever keeps the span: then a row is found without a call.
+struct Callback {
+  const Call* call = nullptr;  // as `find` says
+  bool per_thread = false;     // as `per_thread_stream` says
+};
+std::span<const Callback> callbacks();
 // One more than the largest callback id.
 std::uint32_t cbid_end();
 

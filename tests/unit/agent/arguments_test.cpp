@@ -31,6 +31,36 @@ TEST(Arguments, GatheredFromKernelParamsWithTheirPadding) {
   EXPECT_EQ(std::memcmp(out.data() + 12, s, sizeof s), 0);
 }
 
+// Every size of argument, at every offset, without and with something between them; nothing before
+// or behind the argument is read, which the address sanitizer sees.
+TEST(Arguments, EverySizeIsGatheredWhole) {
+  std::vector<std::byte> out;
+  for (const bool gaps : {false, true}) {
+    for (std::uint32_t size = 1; size <= 65; ++size) {
+      Kernel kernel;
+      std::vector<std::vector<std::byte>> arguments;
+      std::vector<void*> params;
+      for (std::uint32_t i = 0; i < 3; ++i) {
+        kernel.layout.push_back({kernel.param_bytes + gaps, size});
+        kernel.param_bytes += size + gaps;
+        arguments.emplace_back(size, static_cast<std::byte>(16 * size + i + 1));
+      }
+      for (auto& argument : arguments) {
+        params.push_back(argument.data());
+      }
+      kernel.gaps = gaps;
+      ASSERT_TRUE(gather_arguments(kernel, params.data(), nullptr, out));
+      std::vector<std::byte> expected;
+      for (const auto& argument : arguments) {
+        expected.insert(expected.end(), gaps, std::byte{0});
+        expected.insert(expected.end(), argument.begin(), argument.end());
+      }
+      EXPECT_EQ(out, expected) << size << " " << gaps;
+      out.assign(out.size(), std::byte{0xff});  // what an earlier launch left
+    }
+  }
+}
+
 TEST(Arguments, GatheredFromAnExtraBuffer) {
   Kernel kernel;
   fill(kernel);

@@ -16,6 +16,21 @@ T handle(std::uintptr_t value) {
   return reinterpret_cast<T>(value);
 }
 
+// Over what an earlier launch left, as the agent does.
+LaunchCall read(Hook form, std::uint32_t cbid, const void* params) {
+  LaunchCall call;
+  call.graph = handle<CUgraphExec>(0xbad0);
+  call.function = handle<CUfunction>(0xbad1);
+  call.stream = handle<CUstream>(0xbad2);
+  call.grid[0] = call.grid[1] = call.grid[2] = 77;
+  call.block[0] = call.block[1] = call.block[2] = 78;
+  call.shared_bytes = 79;
+  call.config = handle<const CUlaunchConfig*>(0xbad3);
+  call.kernel_params = call.extra = handle<void**>(0xbad4);
+  read_launch(form, cbid, params, call);
+  return call;
+}
+
 cuLaunchKernel_params launch_params() {
   cuLaunchKernel_params p{};
   p.f = handle<CUfunction>(0x1000);
@@ -32,8 +47,7 @@ cuLaunchKernel_params launch_params() {
 
 TEST(LaunchCall, ReadsEveryForm) {
   const cuLaunchKernel_params plain = launch_params();
-  const LaunchCall a =
-      read_launch(Hook::kLaunchKernel, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, &plain);
+  const LaunchCall a = read(Hook::kLaunchKernel, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, &plain);
   EXPECT_EQ(a.function, plain.f);
   EXPECT_EQ(a.grid[2], 5U);
   EXPECT_EQ(a.block[1], 2U);
@@ -46,27 +60,63 @@ TEST(LaunchCall, ReadsEveryForm) {
   cuLaunchKernelEx_params ex{};
   ex.config = &config;
   ex.f = handle<CUfunction>(0x1008);
-  const LaunchCall b =
-      read_launch(Hook::kLaunchKernelEx, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx, &ex);
+  const LaunchCall b = read(Hook::kLaunchKernelEx, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx, &ex);
   EXPECT_EQ(b.function, ex.f);
   EXPECT_EQ(b.grid[0], 7U);
   EXPECT_EQ(b.stream, config.hStream);
 
   cuGraphLaunch_params graph{handle<CUgraphExec>(0x4000), nullptr};
-  const LaunchCall c =
-      read_launch(Hook::kGraphLaunch, CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch, &graph);
+  const LaunchCall c = read(Hook::kGraphLaunch, CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch, &graph);
   EXPECT_EQ(c.graph, graph.hGraph);
+}
+
+TEST(LaunchCall, NothingOfAnEarlierLaunchIsLeft) {
+  void* arguments[1] = {};
+  void* extra[1] = {};
+  CUlaunchConfig config{};
+  cuLaunchKernel_params plain = launch_params();
+  plain.kernelParams = arguments;
+  plain.extra = extra;
+  const cuLaunchCooperativeKernel_params cooperative{};
+  const cuLaunchKernelEx_params ex{&config, nullptr, nullptr, nullptr};
+  const cuLaunchKernelEx_params without_config{};
+  const cuGraphLaunch_params graph{};
+  const cuLaunchGrid_params other{};
+  const struct {
+    Hook form;
+    const void* params;
+  } calls[] = {{Hook::kLaunchKernel, &plain}, {Hook::kLaunchCooperative, &cooperative},
+               {Hook::kLaunchKernelEx, &ex},  {Hook::kLaunchKernelEx, &without_config},
+               {Hook::kGraphLaunch, &graph},  {Hook::kLaunchUnprotected, &other}};
+  for (const auto& [form, params] : calls) {
+    const LaunchCall call = read(form, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, params);
+    LaunchCall fresh;
+    read_launch(form, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, params, fresh);
+    SCOPED_TRACE(static_cast<int>(form));
+    EXPECT_EQ(call.form, form);
+    EXPECT_EQ(call.params, params);
+    EXPECT_EQ(call.function, fresh.function);
+    EXPECT_EQ(call.graph, fresh.graph);
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(call.grid[i], fresh.grid[i]);
+      EXPECT_EQ(call.block[i], fresh.block[i]);
+    }
+    EXPECT_EQ(call.shared_bytes, fresh.shared_bytes);
+    EXPECT_EQ(call.stream, fresh.stream);
+    EXPECT_EQ(call.kernel_params, fresh.kernel_params);
+    EXPECT_EQ(call.extra, fresh.extra);
+    EXPECT_EQ(call.config, fresh.config);
+  }
 }
 
 TEST(LaunchCall, StreamZeroMeansWhatTheFormOfTheCallMeans) {
   cuLaunchKernel_params p = launch_params();
   p.hStream = nullptr;
-  EXPECT_EQ(read_launch(Hook::kLaunchKernel, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, &p)
-                .explicit_stream(),
+  EXPECT_EQ(read(Hook::kLaunchKernel, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, &p).explicit_stream(),
             CU_STREAM_LEGACY);
-  EXPECT_EQ(read_launch(Hook::kLaunchKernel, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz, &p)
-                .explicit_stream(),
-            CU_STREAM_PER_THREAD);
+  EXPECT_EQ(
+      read(Hook::kLaunchKernel, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz, &p).explicit_stream(),
+      CU_STREAM_PER_THREAD);
 }
 
 // Suppressing must be undone without a trace, and must never write through a pointer of the app's.
@@ -75,8 +125,7 @@ TEST(LaunchCall, SuppressAndRestoreLeaveTheAppsDataAsItWas) {
 
   cuLaunchKernel_params plain = launch_params();
   const cuLaunchKernel_params plain_before = plain;
-  LaunchCall call =
-      read_launch(Hook::kLaunchKernel, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, &plain);
+  LaunchCall call = read(Hook::kLaunchKernel, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, &plain);
   suppress(call, scratch);
   EXPECT_EQ(plain.gridDimX, 0U);
   restore(call);
@@ -88,7 +137,7 @@ TEST(LaunchCall, SuppressAndRestoreLeaveTheAppsDataAsItWas) {
   const CUlaunchConfig config_before = config;
   cuLaunchKernelEx_params ex{};
   ex.config = &config;
-  call = read_launch(Hook::kLaunchKernelEx, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx, &ex);
+  call = read(Hook::kLaunchKernelEx, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx, &ex);
   suppress(call, scratch);
   EXPECT_EQ(ex.config->gridDimX, 0U);
   EXPECT_EQ(ex.config->gridDimY, 1U);
@@ -97,7 +146,7 @@ TEST(LaunchCall, SuppressAndRestoreLeaveTheAppsDataAsItWas) {
   EXPECT_EQ(ex.config, &config);
 
   cuGraphLaunch_params graph{handle<CUgraphExec>(0x4000), nullptr};
-  call = read_launch(Hook::kGraphLaunch, CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch, &graph);
+  call = read(Hook::kGraphLaunch, CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch, &graph);
   suppress(call, scratch);
   EXPECT_EQ(graph.hGraph, nullptr);
   restore(call);
@@ -108,7 +157,7 @@ TEST(LaunchCall, AnExLaunchWithoutAConfigIsNotOurProblem) {
   cuLaunchKernelEx_params ex{};
   CUlaunchConfig scratch{};
   const LaunchCall call =
-      read_launch(Hook::kLaunchKernelEx, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx, &ex);
+      read(Hook::kLaunchKernelEx, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx, &ex);
   suppress(call, scratch);
   EXPECT_EQ(ex.config, nullptr);
   restore(call);

@@ -18,9 +18,76 @@ struct Member {
   WorkGate::Lane lane;
 };
 
+// Both kinds of barrier, where the kernel offers the cheaper one.
+class WorkGateWithBarriers : public testing::TestWithParam<WorkGate::Barriers> {};
+INSTANTIATE_TEST_SUITE_P(, WorkGateWithBarriers,
+                         testing::Values(WorkGate::Barriers::kWorkers,
+                                         WorkGate::Barriers::kEveryCalls),
+                         [](const auto& info) {
+                           return info.param == WorkGate::Barriers::kWorkers ? "Workers"
+                                                                             : "EveryCalls";
+                         });
+
+TEST_P(WorkGateWithBarriers, NeverMoreThanWhatWasAskedFor) {
+  const WorkGate gate(kLong, GetParam());
+  if (GetParam() == WorkGate::Barriers::kEveryCalls) {
+    EXPECT_EQ(gate.barriers(), WorkGate::Barriers::kEveryCalls);
+  }
+  RecordProperty("barriers", static_cast<int>(gate.barriers()));
+}
+
+// One enters as often as it can, the other begins at any moment of that. Without a barrier on the
+// caller's side or by the worker for it, both go in: the caller's store is held up behind another,
+// of a word that the worker writes too.
+TEST_P(WorkGateWithBarriers, OfTwoAtLeastOneSeesTheOther) {
+  WorkGate gate(kLong, GetParam());
+  std::atomic<bool> working{false};
+  std::atomic<int> calls{0};
+  std::atomic<bool> done{false};
+  alignas(64) std::atomic<int> contended{0};
+  alignas(64) int met = 0;
+  int begun = 0;
+  constexpr int kRounds = 300;
+  {
+    std::jthread caller([&] {
+      Member self(gate);
+      for (int call = 1; !done.load(std::memory_order_relaxed); ++call) {
+        contended.store(call, std::memory_order_relaxed);
+        gate.enter(self.lane);
+        for (int look = 0; look < 50; ++look) {
+          met += working.load(std::memory_order_relaxed);
+        }
+        gate.leave(self.lane);
+        calls.store(call, std::memory_order_relaxed);
+      }
+    });
+    Member self(gate);
+    for (int round = 0; round < kRounds; ++round) {
+      // Not while it still naps because of the last round.
+      for (const int before = calls.load(); calls.load() < before + 10;) {
+        std::this_thread::yield();
+      }
+      gate.enter(self.lane);
+      for (int moment = 0; moment <= round % 32; ++moment) {
+        contended.store(moment, std::memory_order_relaxed);
+      }
+      begun += gate.begin(self.lane);
+      for (int look = 0; look < 20; ++look) {
+        working.store(true);
+      }
+      working.store(false);
+      gate.end();
+      gate.leave(self.lane);
+    }
+    done = true;
+  }
+  EXPECT_EQ(begun, kRounds);
+  EXPECT_EQ(met, 0);
+}
+
 // Callers that enqueue and workers that need the device for themselves, all at once.
-TEST(WorkGate, NobodyIsUnderWayWhileOneWorks) {
-  WorkGate gate(kLong);
+TEST_P(WorkGateWithBarriers, NobodyIsUnderWayWhileOneWorks) {
+  WorkGate gate(kLong, GetParam());
   std::atomic<int> calls{0};
   std::atomic<int> workers{0};
   std::atomic<int> met{0};
