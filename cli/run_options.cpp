@@ -14,12 +14,10 @@ namespace {
 // Options of the contract that this version cannot honour, and what to do instead. They are refused
 // and not ignored: a run that looks protected in a way that it is not would be a lie.
 constexpr std::pair<std::string_view, std::string_view> kLater[] = {
-    {"--standby", "after a sticky error of a real device the error goes to the program"},
     {"--epoch", "declare what kernels read and write by [[kernel]] in a rule file"},
     {"--hang-timeout", "use timeout(1): gpurecover run -- timeout 60 APP"},
     {"--profile", "declare what kernels read and write by [[kernel]] in a rule file"},
     {"--max-overhead", "no snapshots are taken, so there is nothing to limit; leave it out"},
-    {"--no-steer", "the program's allocations are not changed; leave it out"},
 };
 
 }  // namespace
@@ -40,7 +38,10 @@ const std::vector<Option>& run_option_list() {
       {.names = {"--name"}, .metavar = "NAME"},
       {.names = {"-q", "--quiet"}, .kind = Kind::kFlag},
       {.names = {"-v", "--verbose"}, .kind = Kind::kFlag},
-      {.names = {"--standby"}, .metavar = "MODE"},
+      {.names = {"--standby"},
+       .kind = Kind::kChoice,
+       .metavar = "MODE",
+       .choices = {"off", "cold", "warm"}},
       {.names = {"--epoch"}, .metavar = "TIME"},
       {.names = {"--hang-timeout"}, .metavar = "TIME"},
       {.names = {"--profile"}, .metavar = "FILE"},
@@ -68,6 +69,16 @@ tl::expected<RunOptions, std::string> read_run_options(const Invocation& invocat
   options.level = level == "observe"  ? protocol::Level::kObserve
                   : level == "replay" ? protocol::Level::kReplay
                                       : protocol::Level::kFull;
+  const std::string standby = invocation.value("--standby", "cold");
+  options.standby = standby == "off"    ? protocol::Standby::kOff
+                    : standby == "warm" ? protocol::Standby::kWarm
+                                        : protocol::Standby::kCold;
+  options.no_steer = invocation.has("--no-steer");
+  if (options.no_steer && options.standby == protocol::Standby::kWarm) {
+    return failure(
+        "--no-steer and --standby warm exclude each other: memory that was not steered cannot be "
+        "handed to a standby");
+  }
   options.soft_memcheck = invocation.has("--soft-memcheck");
   options.report = invocation.value("--report");
   options.events = invocation.value("--events");
@@ -111,11 +122,14 @@ tl::expected<RunOptions, std::string> read_run_options(const Invocation& invocat
     }
     options.rules = classifier::combine(parsed, classifier::default_rules());
   }
-  for (const char* name : {"--device", "--level", "--rules"}) {
+  for (const char* name : {"--device", "--level", "--rules", "--standby"}) {
     if (invocation.has(name)) {
       options.repeated.emplace_back(name);
       options.repeated.push_back(invocation.value(name));
     }
+  }
+  if (options.no_steer) {
+    options.repeated.emplace_back("--no-steer");
   }
   if (options.soft_memcheck) {
     options.repeated.emplace_back("--soft-memcheck");

@@ -21,6 +21,8 @@ struct RunOptions {
   DeviceChoice device = DeviceChoice::kAuto;
   bool soft_memcheck = false;  // softgpu faults at the byte, not at the page
   protocol::Level level = protocol::Level::kFull;
+  protocol::Standby standby = protocol::Standby::kCold;
+  bool no_steer = false;
   classifier::RuleSet rules;
   std::string report;  // path, or empty
   std::string events;

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -34,6 +35,23 @@ sigset_t blockable() {
   return set;
 }
 
+// Our environment with `changes` on top; an empty value takes the variable out.
+std::vector<std::string> variables_with(const std::map<std::string, std::string>& changes) {
+  std::vector<std::string> out;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (!changes.contains(std::string(text.substr(0, text.find('='))))) {
+      out.emplace_back(text);
+    }
+  }
+  for (const auto& [name, value] : changes) {
+    if (!value.empty()) {
+      out.push_back(name + "=" + value);
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 InheritedSignals take_over_signals() {
@@ -53,15 +71,11 @@ tl::expected<pid_t, SpawnError> spawn(const std::vector<std::string>& command,
                                       const std::map<std::string, std::string>& environment,
                                       const InheritedSignals& signals) {
   // Everything that allocates is done before the fork.
-  std::vector<std::string> variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    if (!environment.contains(std::string(text.substr(0, text.find('='))))) {
-      variables.emplace_back(text);
-    }
-  }
+  std::vector<std::string> variables = variables_with(environment);
   for (const auto& [name, value] : environment) {
-    variables.push_back(name + "=" + value);
+    if (value.empty()) {
+      variables.push_back(name + "=");
+    }
   }
   std::vector<char*> argv;
   for (const std::string& word : command) {
@@ -106,6 +120,39 @@ tl::expected<pid_t, SpawnError> spawn(const std::vector<std::string>& command,
     while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
     }
     return tl::unexpected(SpawnError{error, true});
+  }
+  return pid;
+}
+
+tl::expected<pid_t, std::string> spawn_standby(
+    const std::string& program, int fd, const std::map<std::string, std::string>& environment) {
+  std::vector<std::string> variables = variables_with(environment);
+  std::vector<char*> envp;
+  for (std::string& variable : variables) {
+    envp.push_back(variable.data());
+  }
+  envp.push_back(nullptr);
+  std::string name = program;
+  char* argv[] = {name.data(), nullptr};
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawn_file_actions_adddup2(&actions, fd, 3);
+  sigset_t none;
+  sigset_t all;
+  ::sigemptyset(&none);
+  ::sigfillset(&all);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  ::posix_spawnattr_setflags(&attributes,
+                             POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  pid_t pid = -1;
+  const int error = ::posix_spawn(&pid, program.c_str(), &actions, &attributes, argv, envp.data());
+  ::posix_spawnattr_destroy(&attributes);
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) {
+    return tl::unexpected(program + ": " + std::strerror(error));
   }
   return pid;
 }

@@ -31,6 +31,12 @@ tl::expected<pid_t, SpawnError> spawn(const std::vector<std::string>& command,
                                       const std::map<std::string, std::string>& environment,
                                       const InheritedSignals& signals);
 
+// Starts a standby: `fd` becomes its descriptor 3, `environment` is set on top of ours, an empty
+// value removes the variable. It is in a session of its own, so that neither the terminal nor
+// whoever signals our group reaches it.
+tl::expected<pid_t, std::string> spawn_standby(
+    const std::string& program, int fd, const std::map<std::string, std::string>& environment);
+
 // Tells a signal that was sent to our whole process group (a shell's `kill %1`, a service manager
 // that ends every process of a unit) from one that was sent to us alone: only the latter must be
 // forwarded, or the app would get it twice. The kernel does not say which it was; so a second

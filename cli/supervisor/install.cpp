@@ -46,6 +46,9 @@ Install find_install() {
     if (is_file(libdir / protocol::kAgentFile)) {
       install.agent = (libdir / protocol::kAgentFile).string();
     }
+    if (is_file(libdir / protocol::kStandbyFile)) {
+      install.standby = (libdir / protocol::kStandbyFile).string();
+    }
     if (is_file(libdir / "soft" / kSoftDriver)) {
       install.soft = (libdir / "soft").string();
     }

@@ -11,6 +11,7 @@ namespace gpurecover::cli {
 struct Install {
   std::string libdir;    // …/lib/gpurecover
   std::string agent;     // the agent's file
+  std::string standby;   // the standby's file
   std::string soft;      // the folder with softgpu's libcuda.so.1
   std::string expected;  // where libdir was looked for, for messages
 };

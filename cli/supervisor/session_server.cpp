@@ -194,10 +194,11 @@ bool SessionServer::serve(Peer& peer, std::size_t limit) {
       case protocol::Channel::Status::kFrame:
         break;
     }
+    const bool good = frame.body.size() <= kMaxBody && handle_message(peer, frame);
     if (frame.fd >= 0) {
       ::close(frame.fd);
     }
-    if (frame.body.size() > kMaxBody || !handle_message(peer, frame)) {
+    if (!good) {
       if (!peer.channel.valid()) {
         return false;  // it went away while it was answered
       }
@@ -309,9 +310,26 @@ bool SessionServer::handle_message(Peer& peer, const Frame& frame) {
     }
     case MessageType::kArm:
       return arm(peer, frame);
+    case MessageType::kStandby:
+      return from_agent() && standby(peer, frame);
     default:
       return false;
   }
+}
+
+bool SessionServer::standby(Peer& peer, const Frame& frame) {
+  protocol::StandbyStarted answer;
+  if (frame.fd < 0 || !start_standby_) {
+    answer.error = "the request came without a socket";
+  } else if (const auto started = start_standby_(frame.fd, peer.pid)) {
+    answer.pid = *started;
+  } else {
+    answer.error = started.error();
+  }
+  events_.write(
+      "standby",
+      {{"pid", peer.pid}, {"standby", std::int64_t{answer.pid}}, {"error", answer.error}});
+  return peer.channel.send(MessageType::kStandbyStarted, protocol::encode(answer), kSendTimeout);
 }
 
 bool SessionServer::hello(Peer& peer, const Frame& frame) {
@@ -344,6 +362,8 @@ bool SessionServer::hello(Peer& peer, const Frame& frame) {
   config.session = settings_.name;
   config.level = settings_.level;
   config.verbosity = settings_.verbosity;
+  config.standby = settings_.standby;
+  config.no_steer = settings_.no_steer;
   config.rules = settings_.rules;
   config.plan = protocol::encode(plan_);
   const bool sent = peer.channel.send(MessageType::kConfig, protocol::encode(config), kSendTimeout,

@@ -25,6 +25,8 @@ struct SessionSettings {
   std::string name;
   protocol::Level level = protocol::Level::kFull;
   std::uint8_t verbosity = 1;
+  protocol::Standby standby = protocol::Standby::kCold;
+  bool no_steer = false;
   std::vector<std::byte> rules;  // encoded classifier::RuleSet
   // The command line that repeats a fault, from the options of `inject` that say which.
   std::function<std::string(const std::string&)> repeat;
@@ -53,6 +55,12 @@ class SessionServer {
   // After the app's end: takes all that was sent, waits for nobody, and closes every connection.
   void drain();
 
+  // Starts a standby for the process `app`, with the descriptor as its socket; the descriptor stays
+  // the caller's.
+  using StartStandby =
+      std::function<tl::expected<std::int32_t, std::string>(int fd, std::int64_t app)>;
+  void on_standby(StartStandby start) { start_standby_ = std::move(start); }
+
   // Answers status requests.
   void on_status(std::function<std::string()> status) { status_ = std::move(status); }
 
@@ -79,7 +87,9 @@ class SessionServer {
   void accept_peers();
   // Handles what `peer` has sent, at most `limit` messages; false if its connection is to end.
   bool serve(Peer& peer, std::size_t limit);
+  // The frame's descriptor stays the caller's.
   bool handle_message(Peer& peer, const protocol::Frame& frame);
+  bool standby(Peer& peer, const protocol::Frame& frame);
   bool hello(Peer& peer, const protocol::Frame& frame);
   bool fault(Peer& peer, const protocol::Frame& frame);
   bool arm(Peer& peer, const protocol::Frame& frame);
@@ -95,6 +105,7 @@ class SessionServer {
   EventLog& events_;
   const Output& output_;
   std::function<std::string()> status_;
+  StartStandby start_standby_;
   int listener_ = -1;
   bool accepting_ = true;
   bool pending_ = false;

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -78,6 +79,10 @@ class Run {
   void send(int signal, const signalfd_siginfo* info);
   // Reaps and follows the app's state; false once it has ended.
   bool follow_child();
+  tl::expected<std::int32_t, std::string> start_standby(int fd, std::int64_t app);
+  void reap_standbys();
+  // Standbys end with the app, by themselves: only a moment has to be waited for its own.
+  void see_standbys_off();
   RunSummary summary(bool ended) const;
   int finish(int code, int signal, const char* origin);
 
@@ -98,6 +103,11 @@ class Run {
   ExitInfo exit_;
   pid_t child_ = -1;
   int child_status_ = 0;
+  struct StandbyProcess {
+    pid_t pid;
+    std::int64_t app;
+  };
+  std::vector<StandbyProcess> standbys_;
   bool stop_asked_ = false;  // a SIGTSTP came since the app was last continued
 };
 
@@ -202,6 +212,8 @@ int Run::start_session() {
   };
   SessionSettings settings;
   settings.level = options_.level;
+  settings.standby = options_.standby;
+  settings.no_steer = options_.no_steer;
   settings.verbosity = static_cast<std::uint8_t>(options_.verbosity);
   settings.rules = protocol::encode(options_.rules);
   settings.repeat = [this](const std::string& text) { return repeat(text); };
@@ -213,6 +225,7 @@ int Run::start_session() {
   settings.name = folder_.name();
   server_ =
       std::make_unique<SessionServer>(std::move(settings), options_.plan, tally_, events_, output_);
+  server_->on_standby([this](int fd, std::int64_t app) { return start_standby(fd, app); });
   server_->on_status([this] { return make_json_renderer()->render(summary(false)); });
   if (auto listening = server_->listen(folder_.socket_path()); !listening) {
     return unprotected(listening.error());
@@ -339,6 +352,56 @@ bool Run::follow_child() {
   }
 }
 
+tl::expected<std::int32_t, std::string> Run::start_standby(int fd, std::int64_t app) {
+  // A session has a process for each GPU or so, and each of them one standby after another.
+  constexpr std::size_t kMaxStandbys = 256;
+  if (install_.standby.empty()) {
+    return failure(install_.expected + "/" + protocol::kStandbyFile +
+                   " is missing; install gpurecover as a whole");
+  }
+  if (standbys_.size() >= kMaxStandbys) {
+    return failure(std::string("too many standbys run already"));
+  }
+  auto variables = environment();
+  // It is no process of the session, and has no agent.
+  for (const char* name : {protocol::kEnvInjection, protocol::kEnvSession, protocol::kEnvCupti}) {
+    variables[name] = "";
+  }
+  const auto pid = spawn_standby(install_.standby, fd, variables);
+  if (!pid) {
+    return failure(pid.error());
+  }
+  standbys_.push_back({*pid, app});
+  return std::int32_t{*pid};
+}
+
+void Run::reap_standbys() {
+  std::erase_if(standbys_, [](const StandbyProcess& standby) {
+    int status = 0;
+    const pid_t got = ::waitpid(standby.pid, &status, WNOHANG);
+    return got == standby.pid || (got < 0 && errno != EINTR);
+  });
+}
+
+void Run::see_standbys_off() {
+  constexpr std::chrono::milliseconds kPatience{2000};
+  const auto end = Clock::now() + kPatience;
+  for (const StandbyProcess& standby : standbys_) {
+    if (standby.app != child_) {
+      continue;  // of a child of the app's, which may live on
+    }
+    const int fd = static_cast<int>(::syscall(SYS_pidfd_open, standby.pid, 0));
+    if (fd < 0) {
+      continue;
+    }
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+    pollfd entry{fd, POLLIN, 0};
+    ::poll(&entry, 1, std::max(0, static_cast<int>(left.count())));
+    ::close(fd);
+  }
+  reap_standbys();
+}
+
 void Run::watch() {
   const int child_fd = static_cast<int>(::syscall(SYS_pidfd_open, child_, 0));
   std::vector<pollfd> peers;
@@ -368,6 +431,7 @@ void Run::watch() {
       std::copy(entries.begin() + 2, entries.end(), peers.begin());
       server_->handle(peers);
     }
+    reap_standbys();
     if (!follow_child()) {
       break;
     }
@@ -489,6 +553,7 @@ int Run::run() {
   if (server_) {
     server_->drain();
   }
+  see_standbys_off();
   if (WIFSIGNALED(child_status_)) {
     return finish(0, WTERMSIG(child_status_), "signal");
   }

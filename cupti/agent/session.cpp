@@ -2,11 +2,17 @@
 #include "cupti/agent/session.h"
 
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <climits>
 #include <cstdlib>
+#include <cstring>
+#include <utility>
 
 #include "cupti/protocol/codec.h"
 
@@ -185,6 +191,57 @@ std::uint64_t Session::launches() const {
   return sum;
 }
 
+int Session::start_standby(std::string& error) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    error = std::string("no socket to a standby: ") + std::strerror(errno);
+    return -1;
+  }
+  const int ours = protocol::move_out_of_the_way(ends[0]);
+  const auto give_up = [&](std::string why) {
+    if (ours >= 0) {
+      ::close(ours);
+    }
+    error = std::move(why);
+    return -1;
+  };
+  const std::lock_guard lock(channel_mutex_);
+  const bool sent = ours >= 0 && !lost_ && channel_.send(MessageType::kStandby, {}, kSend, ends[1]);
+  ::close(ends[1]);
+  if (!sent) {
+    return give_up("the supervisor, which starts standbys, is gone");
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kHandshake;
+  for (;;) {
+    const auto left =
+        std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
+    protocol::Frame frame;
+    switch (channel_.receive(frame, std::max(left, milliseconds(0)))) {
+      case protocol::Channel::Status::kNothing:
+        // Its answer may still come, to be thrown away by whoever reads next.
+        return give_up("the supervisor did not start a standby in time");
+      case protocol::Channel::Status::kClosed:
+        return give_up("the supervisor, which starts standbys, is gone");
+      case protocol::Channel::Status::kFrame:
+        break;
+    }
+    if (frame.fd >= 0) {
+      ::close(frame.fd);
+      frame.fd = -1;
+    }
+    if (frame.type != MessageType::kStandbyStarted) {
+      early_.push_back(std::move(frame));
+      continue;
+    }
+    const auto started = protocol::decode<protocol::StandbyStarted>(frame.body);
+    if (!started || !started->error.empty() || started->pid <= 0) {
+      return give_up("no standby was started: " +
+                     (started ? started->error : std::string("the answer is of another version")));
+    }
+    return ours;
+  }
+}
+
 bool Session::take_new_plan(std::vector<inject::Fault>& plan) {
   const std::uint32_t generation = page_->plan_generation.load();
   const std::lock_guard lock(channel_mutex_);
@@ -192,9 +249,17 @@ bool Session::take_new_plan(std::vector<inject::Fault>& plan) {
     return false;  // another thread has taken it
   }
   bool any = false;
-  protocol::Frame frame;
   // The message was sent before the generation was raised.
-  while (channel_.receive(frame, milliseconds(0)) == protocol::Channel::Status::kFrame) {
+  std::vector<protocol::Frame> frames = std::exchange(early_, {});
+  protocol::Frame next;
+  while (channel_.receive(next, milliseconds(0)) == protocol::Channel::Status::kFrame) {
+    if (next.fd >= 0) {
+      ::close(next.fd);
+      next.fd = -1;
+    }
+    frames.push_back(std::move(next));
+  }
+  for (const protocol::Frame& frame : frames) {
     const auto update = frame.type == MessageType::kPlan
                             ? protocol::decode<protocol::PlanUpdate>(frame.body)
                             : std::nullopt;

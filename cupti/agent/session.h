@@ -52,6 +52,10 @@ class Session {
   // The faults that were armed since the last call, if any.
   bool take_new_plan(std::vector<inject::Fault>& plan);
 
+  // Asks the supervisor for a standby process and returns our end of the socket to it, the caller's
+  // own, or -1 with the reason. Waits at most some seconds.
+  int start_standby(std::string& error);
+
   // One line on stderr, as only the agent can say it (no supervisor is there).
   static void complain(std::string_view text);
 
@@ -69,6 +73,8 @@ class Session {
   std::mutex channel_mutex_;
   protocol::Channel channel_;
   bool lost_ = false;
+  // Guarded by channel_mutex_: what came while something else was waited for.
+  std::vector<protocol::Frame> early_;
   // The page is made for this process, so what was armed since has raised it from 0.
   std::atomic<std::uint32_t> plan_generation_{0};
 

@@ -38,6 +38,10 @@ class Usage(Case):
         self.refused("run", "--report", says=["--report"])
         self.refused("run", "--device", "gpu", "--", "touch", "MARK", says=["auto, cuda, soft"])
         self.refused("run", "--level", "ful", "--", "touch", "MARK", says=["did you mean 'full'"])
+        self.refused("run", "--standby", "wram", "--", "touch", "MARK",
+                     says=["did you mean 'warm'"])
+        self.refused("run", "--standby", "warm", "--no-steer", "--", "touch", "MARK",
+                     says=["--no-steer and --standby warm"])
         self.refused("run", "--name", "a/b", "--", "touch", "MARK", says=["--name"])
         self.refused("run", "--report", "a", "--report", "b", "--", "touch", "MARK",
                      says=["more than once"])
@@ -51,8 +55,8 @@ class Usage(Case):
         self.refused("run", says=["which program?"])
 
     def test_not_in_this_version(self):
-        for words in (["--standby", "warm"], ["--epoch", "10s"], ["--hang-timeout", "1s"],
-                      ["--profile", "x"], ["--max-overhead", "4"], ["--no-steer"]):
+        for words in (["--epoch", "10s"], ["--hang-timeout", "1s"], ["--profile", "x"],
+                      ["--max-overhead", "4"]):
             with self.subTest(words[0]):
                 self.refused("run", *words, "--", "touch", "MARK",
                              says=[words[0], "not available in this version"])
