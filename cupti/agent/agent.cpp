@@ -50,7 +50,7 @@ void Agent::dispatch(ThreadState& state, std::uint32_t cbid, const CUpti_Callbac
       *this, state,
       state.entered == data.correlationId && state.lane.busy.load(std::memory_order_relaxed)};
   if (call != nullptr) [[likely]] {
-    on_exit(state, *call, data, *static_cast<CUresult*>(data.functionReturnValue));
+    on_exit(state, *call, cbid, data, *static_cast<CUresult*>(data.functionReturnValue));
   }
 }
 
@@ -64,8 +64,12 @@ void Agent::on_enter(ThreadState& state, const driver_api::Call& call, std::uint
         before_launch(state, call, cbid, data);
       }
       return;
+    case Kind::kAlloc:
+      steer_enter(state, call, data);
+      break;
     case Kind::kFree:
       before_free(state, call, data.functionParams);
+      steer_enter(state, call, data);
       break;
     case Kind::kModule:
       if (call.hook == Hook::kModuleUnload || call.hook == Hook::kLibraryUnload) {
@@ -76,6 +80,7 @@ void Agent::on_enter(ThreadState& state, const driver_api::Call& call, std::uint
       if (call.hook == Hook::kHandleRelease) {
         before_handle_gone(data.functionParams);
       }
+      steer_enter(state, call, data);
       break;
     default:
       break;
@@ -86,8 +91,11 @@ void Agent::on_enter(ThreadState& state, const driver_api::Call& call, std::uint
   }
 }
 
-void Agent::on_exit(ThreadState& state, const driver_api::Call& call,
+void Agent::on_exit(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
                     const CUpti_CallbackData& data, CUresult& result) {
+  if (call.kind != Kind::kLaunch && call.kind != Kind::kGraphLaunch) {
+    steer_exit(state, call, cbid, data, result);
+  }
   switch (call.kind) {
     case Kind::kLaunch:
     case Kind::kGraphLaunch:

@@ -19,6 +19,7 @@
 #include "cupti/agent/launch_call.h"
 #include "cupti/agent/session.h"
 #include "cupti/agent/soft_device.h"
+#include "cupti/agent/steering.h"
 #include "cupti/agent/thread_state.h"
 #include "cupti/agent/work_gate.h"
 #include "cupti/driver_api/device_ops.h"
@@ -78,8 +79,8 @@ class Agent {
   void pass_gate(ThreadState& state, const driver_api::Call* call, std::uint32_t correlation);
   void on_enter(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
                 const CUpti_CallbackData& data);
-  void on_exit(ThreadState& state, const driver_api::Call& call, const CUpti_CallbackData& data,
-               CUresult& result);
+  void on_exit(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+               const CUpti_CallbackData& data, CUresult& result);
 
   // attach.cpp
   bool subscribe(std::string& error);
@@ -107,6 +108,11 @@ class Agent {
   // Notes where a handle is mapped; whether it is visible to others.
   bool note_mapping(std::uint64_t handle, std::uint64_t address);
   void share_handle(std::uint64_t handle);
+  // Of every call but launches, around what else is done at it: see Steering.
+  void steer_enter(ThreadState& state, const driver_api::Call& call,
+                   const CUpti_CallbackData& data);
+  void steer_exit(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                  const CUpti_CallbackData& data, CUresult& result);
   void before_free(ThreadState& state, const driver_api::Call& call, const void* params);
   void after_free(ThreadState& state, CUresult result);
   void after_alloc(const driver_api::Call& call, const CUpti_CallbackData& data);
@@ -193,6 +199,9 @@ class Agent {
   idempotency::MemoryMap memory_;
   ImageStore images_;
   KernelTable kernels_{driver_, session_, images_};
+  Steering steering_{memory_, [this](const std::string& text) {
+                       session_.notice(protocol::Severity::kWarning, text);
+                     }};
 
   std::once_flag settling_;
   std::atomic<int> probe_step_{0};  // of the probe under way

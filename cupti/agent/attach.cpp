@@ -60,6 +60,13 @@ void Agent::start() {
     agent->give_up(error);
     return;
   }
+  const protocol::Config& config = agent->session_.config();
+  Steering::Options steering;
+  steering.arena = config.arena;
+  steering.arena_size = config.arena_size;
+  agent->steering_.start(agent->driver_, steering);
+  agent->steering_.enable(config.level != protocol::Level::kObserve &&
+                          config.standby != protocol::Standby::kOff && !config.no_steer);
   agent->arm(agent->session_.initial_plan());
   agent->enable_callbacks();
 }

@@ -29,6 +29,7 @@ void Agent::insert(std::uint64_t address, std::uint64_t size, AllocationKind kin
   allocation.kind = kind;
   allocation.host_visible = host_visible;
   allocation.owner = reinterpret_cast<std::uint64_t>(context);
+  steering_.describe(allocation);
   memory_.insert(allocation);
 }
 
@@ -41,6 +42,43 @@ void Agent::insert_global(const void* owner, std::uint64_t address, std::uint64_
     }
   }
   insert(address, size, AllocationKind::kModuleGlobal, host_visible, context);
+}
+
+void Agent::steer_enter(ThreadState& state, const driver_api::Call& call,
+                        const CUpti_CallbackData& data) {
+  if (!steering_.enabled()) {
+    return;
+  }
+  // Only where calls can be changed at all.
+  settle();
+  if (passive_.load(std::memory_order_relaxed)) {
+    return;
+  }
+  bool captures = captures_.load(std::memory_order_relaxed) > 0;
+  if (captures) {
+    switch (call.hook) {
+      case Hook::kAllocAsync:
+        captures = capturing(as<cuMemAllocAsync_params>(data.functionParams).hStream);
+        break;
+      case Hook::kAllocFromPool:
+        captures = capturing(as<cuMemAllocFromPoolAsync_params>(data.functionParams).hStream);
+        break;
+      case Hook::kFreeAsync:
+        captures = capturing(as<cuMemFreeAsync_params>(data.functionParams).hStream);
+        break;
+      default:
+        break;
+    }
+  }
+  steering_.enter(state.steered, call, data, captures);
+}
+
+void Agent::steer_exit(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                       const CUpti_CallbackData& data, CUresult& result) {
+  if (state.steered.active && state.steered.correlation == data.correlationId) {
+    steering_.leave(state.steered, call, data, driver_api::per_thread_stream(cbid), result);
+  }
+  steering_.after(call, data, result);
 }
 
 void Agent::after_alloc(const driver_api::Call& call, const CUpti_CallbackData& data) {
@@ -370,7 +408,7 @@ void Agent::after_context_gone(const driver_api::Call& call, const void* params)
   std::vector<CUcontext> gone;
   if (call.hook == Hook::kContextDestroy) {
     gone.push_back(as<cuCtxDestroy_v2_params>(params).ctx);
-  } else {
+  } else if (call.hook == Hook::kPrimaryContextGone) {
     // The primary context of a device: gone if it is not active any more.
     const CUdevice device = as<cuDevicePrimaryCtxReset_v2_params>(params).dev;
     unsigned flags = 0;
@@ -387,6 +425,7 @@ void Agent::after_context_gone(const driver_api::Call& call, const void* params)
   }
   for (CUcontext const context : gone) {
     memory_.erase_owner(reinterpret_cast<std::uint64_t>(context));
+    steering_.context_gone(context);
     ops_.forget(context);
     const std::lock_guard lock(contexts_mutex_);
     devices_.erase(context);

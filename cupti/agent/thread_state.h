@@ -11,6 +11,7 @@
 
 #include "cupti/agent/kernel_table.h"
 #include "cupti/agent/launch_call.h"
+#include "cupti/agent/steering.h"
 #include "cupti/agent/work_gate.h"
 #include "idempotency/memory_map.h"
 #include "idempotency/verdict.h"
@@ -83,6 +84,7 @@ struct alignas(64) ThreadState {
   WorkGate::Lane lane;
   std::uint32_t entered = 0;  // the call that has entered the gate: its correlation id
   CallUnderWay call;
+  SteeredCall steered;
   std::vector<std::byte> arguments;
   idempotency::Verdict verdict;
   // Powers of two. An entry's second place is beside its first, so that two launches in turn do not

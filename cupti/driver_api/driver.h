@@ -43,7 +43,33 @@ namespace gpurecover::driver_api {
   X(cuMemGetAddressRange)              \
   X(cuMemcpyDtoDAsync)                 \
   X(cuMemcpyDtoHAsync)                 \
-  X(cuMemsetD8Async)
+  X(cuMemsetD8Async)                   \
+  X(cuMemAllocPitch)                   \
+  X(cuMemCreate)                       \
+  X(cuMemRelease)                      \
+  X(cuMemMap)                          \
+  X(cuMemUnmap)                        \
+  X(cuMemSetAccess)                    \
+  X(cuMemAddressReserve)               \
+  X(cuMemAddressFree)                  \
+  X(cuMemExportToShareableHandle)      \
+  X(cuMemRetainAllocationHandle)       \
+  X(cuMemHostAlloc)                    \
+  X(cuMemFreeHost)                     \
+  X(cuMemHostRegister)                 \
+  X(cuMemHostUnregister)               \
+  X(cuMemAllocAsync)                   \
+  X(cuMemAllocFromPoolAsync)           \
+  X(cuMemFreeAsync)                    \
+  X(cuDeviceTotalMem)                  \
+  X(cuDeviceGetMemPool)                \
+  X(cuDeviceGetDefaultMemPool)         \
+  X(cuStreamGetId)                     \
+  X(cuEventCreate)                     \
+  X(cuEventRecord)                     \
+  X(cuEventQuery)                      \
+  X(cuEventSynchronize)                \
+  X(cuEventDestroy)
 
 struct Driver {
 #define X(name) decltype(&::name) name = nullptr;
