@@ -41,9 +41,12 @@ Decision decide(const Failure& f) {
             "written anywhere, and the program itself may be the cause"};
   }
   if (!f.context_healthy) {
+    if (f.can_take_over) {
+      return {Step::kTakeOver, ""};
+    }
     return {Step::kDecline,
-            "the CUDA of this process is dead after this error; this version recovers in place "
-            "only, taking over in another process is not part of it yet"};
+            "the CUDA of this process is dead after this error, and a standby process to take over "
+            "is not available (--standby off, or see the notice above)"};
   }
   if (!f.one_launch) {
     return {Step::kRefuse, "it is not known which launch failed"};

@@ -21,6 +21,9 @@ struct Failure {
   bool injected = false;
   bool strict = false;           // of an injected one: judge it like a real one
   bool context_healthy = false;  // later calls work
+  // The process's CUDA is dead, but another process can go on with its memory. Whether it may is
+  // then for what is under way to say, launch by launch.
+  bool can_take_over = false;
   bool one_launch = true;        // the call was of one kernel, and no other work is in question
   bool observe_only = false;     // --level observe
   bool stopped = false;          // a `stop` rule has ended all recovery of this process
@@ -35,6 +38,7 @@ struct Failure {
 enum class Step : std::uint8_t {
   kRetry,    // launch again: the kernel never ran
   kReplay,   // execute again, with the last check
+  kTakeOver, // the same, in a standby process that goes on in this one's place
   kReturn,   // outcome `returned`
   kRefuse,   // outcome `refused`
   kDecline,  // outcome `declined`

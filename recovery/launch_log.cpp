@@ -30,6 +30,7 @@ LoggedLaunch& StreamLog::append(std::uint64_t order) {
   entry.refused = false;
   entry.replayable = false;
   entry.unordered = false;
+  entry.obstacle = nullptr;
   if (++issuing_ > 1) {
     // Whoever is issuing has a record among these.
     for (std::uint64_t at = head_; at != tail; ++at) {
@@ -54,6 +55,18 @@ void StreamLog::end(std::uint32_t marker, bool taken) {
       break;
     }
   }
+}
+
+bool StreamLog::copy_of(std::uint32_t marker, RemoteLaunch& out) {
+  const std::lock_guard lock(mutex_);
+  for (std::uint64_t at = tail_.load(std::memory_order_relaxed); at != head_; --at) {
+    const LoggedLaunch& entry = ring_[index(at - 1)];
+    if (entry.marker == marker) {
+      out = entry.launch;
+      return entry.obstacle == nullptr;
+    }
+  }
+  return false;
 }
 
 void StreamLog::forget_complete() {

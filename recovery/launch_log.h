@@ -36,7 +36,7 @@ struct LoggedLaunch {
   // Where it stands in its stream is not known: another thread was issuing to the stream at the
   // same time, or the stream has no marker and more launches than this one.
   bool unordered = false;
-  std::uint64_t number = 0;      // which launch of the process
+  const char* obstacle = nullptr;  // why another process cannot do it
   const void* kernel = nullptr;  // the agent's record
   RemoteLaunch launch;
 };
@@ -66,6 +66,8 @@ class StreamLog {
     return entry.marker;
   }
   void end(std::uint32_t marker, bool taken);
+  // The launch of a record that is being issued; false if another process cannot do it.
+  bool copy_of(std::uint32_t marker, RemoteLaunch& out);
 
   // Whether all launches are known to be complete; one load where there are none.
   bool idle();
@@ -157,6 +159,10 @@ Frontier frontier_of(LaunchLog& log, NameOf&& name_of, WhyNot&& why_not) {
       frontier.reason = "`" + std::string(name_of(launch.kernel)) +
                         "` was launched on a stream by two threads at once, or on one without a "
                         "marker, so it is not known how far that stream came";
+    } else if (launch.obstacle != nullptr) {
+      frontier.recoverable = false;
+      frontier.kernel = launch.kernel;
+      frontier.reason = "`" + std::string(name_of(launch.kernel)) + "`: " + launch.obstacle;
     } else if (frontier.may_have_run[i] && !launch.replayable) {
       frontier.recoverable = false;
       frontier.kernel = launch.kernel;

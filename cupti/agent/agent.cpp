@@ -32,6 +32,9 @@ void Agent::dispatch(ThreadState& state, std::uint32_t cbid, const CUpti_Callbac
     pass_gate(state, call, data.correlationId);
     if (call != nullptr) [[likely]] {
       on_enter(state, *call, cbid, data);
+      if (takeover_.wanted()) {
+        enter_takeover(state, *call, cbid, data);
+      }
     } else {
       session_.call_without_row(cbid, driver_api::name_of(cbid));
     }
@@ -50,7 +53,14 @@ void Agent::dispatch(ThreadState& state, std::uint32_t cbid, const CUpti_Callbac
       *this, state,
       state.entered == data.correlationId && state.lane.busy.load(std::memory_order_relaxed)};
   if (call != nullptr) [[likely]] {
-    on_exit(state, *call, cbid, data, *static_cast<CUresult*>(data.functionReturnValue));
+    auto& result = *static_cast<CUresult*>(data.functionReturnValue);
+    if (takeover_.wanted()) {
+      leave_takeover(state, *call, cbid, data, result);
+      on_exit(state, *call, cbid, data, result);
+      finish_takeover(state, *call, cbid, data, result);
+    } else {
+      on_exit(state, *call, cbid, data, result);
+    }
   }
 }
 
@@ -93,7 +103,7 @@ void Agent::on_enter(ThreadState& state, const driver_api::Call& call, std::uint
 
 void Agent::on_exit(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
                     const CUpti_CallbackData& data, CUresult& result) {
-  if (call.kind != Kind::kLaunch && call.kind != Kind::kGraphLaunch) {
+  if (call.kind != Kind::kLaunch && call.kind != Kind::kGraphLaunch && !state.call.steered) {
     steer_exit(state, call, cbid, data, result);
   }
   switch (call.kind) {

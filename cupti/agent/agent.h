@@ -20,6 +20,7 @@
 #include "cupti/agent/session.h"
 #include "cupti/agent/soft_device.h"
 #include "cupti/agent/steering.h"
+#include "cupti/agent/takeover.h"
 #include "cupti/agent/thread_state.h"
 #include "cupti/agent/work_gate.h"
 #include "cupti/driver_api/device_ops.h"
@@ -163,6 +164,7 @@ class Agent {
     recovery::Phase phase = recovery::Phase::kRun;
     const Injection* injection = nullptr;
     bool context_healthy = false;
+    bool alone = false;        // no other thread is in a driver call (WorkGate)
     Kernel* kernel = nullptr;  // null: it is not known which
   };
   // Deals with a failure met at the exit of a launch; true if it was recovered.
@@ -171,6 +173,26 @@ class Agent {
   void after_real_failure(ThreadState& state, CUresult& result);
   // Any other call did.
   void after_any_call(ThreadState& state, CUresult result);
+  // A sticky error was met. True if the process goes on in spite of it: then the call is to be done
+  // again, by the standby.
+  bool survive(ThreadState& state, CUresult result);
+  std::string takeover_obstacle();
+
+  // takeover_hooks.cpp: the takeover's part in the app's calls.
+  void start_takeover();
+  void enable_after_takeover();
+  // At the enter, after all others have looked at the parameters.
+  void enter_takeover(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                      const CUpti_CallbackData& data);
+  // At the exit, before anybody else looks at parameters or result.
+  void leave_takeover(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                      const CUpti_CallbackData& data, CUresult& result);
+  static bool leaves_launch_undone(const CallUnderWay& call);
+  CUresult do_again(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                    const CUpti_CallbackData& data, CUresult result);
+  // At the exit, last.
+  void finish_takeover(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                       const CUpti_CallbackData& data, CUresult& result);
   // CUDA_SUCCESS if later calls of the context still work, else what they return.
   CUresult health_of_context(const LaunchCall& launch);
   void suppress_work(ThreadState& state, const driver_api::Call& call, const void* params);
@@ -202,6 +224,7 @@ class Agent {
   Steering steering_{memory_, [this](const std::string& text) {
                        session_.notice(protocol::Severity::kWarning, text);
                      }};
+  Takeover takeover_{{driver_, session_, steering_, memory_, images_, kernels_, ops_}};
 
   std::once_flag settling_;
   std::atomic<int> probe_step_{0};  // of the probe under way

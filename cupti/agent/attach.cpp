@@ -35,6 +35,12 @@ bool needed_for_plan_only(const driver_api::Call& call) {
          !call.reports;
 }
 
+// What makes objects, leaves work in streams or returns a sticky error. What a dead process's driver
+// still answers is not among it, and programs ask it at every turn.
+bool needed_for_takeover(const driver_api::Call& call) {
+  return call.after != driver_api::After::kLocal && call.after != driver_api::After::kRecord;
+}
+
 }  // namespace
 
 void Agent::start() {
@@ -67,6 +73,9 @@ void Agent::start() {
   agent->steering_.start(agent->driver_, steering);
   agent->steering_.enable(config.level != protocol::Level::kObserve &&
                           config.standby != protocol::Standby::kOff && !config.no_steer);
+  if (agent->steering_.enabled()) {
+    agent->takeover_.want();
+  }
   agent->arm(agent->session_.initial_plan());
   agent->enable_callbacks();
 }
@@ -100,7 +109,9 @@ void Agent::enable_callbacks() {
   for (std::uint32_t cbid = 1; cbid < driver_api::cbid_end(); ++cbid) {
     const driver_api::Call* call = driver_api::find(cbid);
     const bool wanted = call == nullptr ? !driver_api::name_of(cbid).empty()
-                                        : call->hook != Hook::kNone && !needed_for_plan_only(*call);
+                                        : (call->hook != Hook::kNone &&
+                                           !needed_for_plan_only(*call)) ||
+                                              (takeover_.wanted() && needed_for_takeover(*call));
     if (wanted) {
       cupti_.cuptiEnableCallback(1, subscriber_, CUPTI_CB_DOMAIN_DRIVER_API, cbid);
     }
@@ -224,6 +235,7 @@ void Agent::settle_now() {
     const driver_api::RelaxedCapture relaxed(driver_);
     if (probe()) {
       session_.attached(describe());
+      start_takeover();
     } else {
       give_up("this driver does not let a CUPTI callback change calls, so the agent stays passive");
     }

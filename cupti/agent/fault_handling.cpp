@@ -31,8 +31,21 @@ recovery::Action to_recovery(classifier::Action action) {
   return recovery::Action::kReturn;
 }
 
-std::string describe_stream(const LaunchCall& launch) {
-  CUstream const stream = launch.explicit_stream();
+const char* outcome_of(recovery::TakeoverEnd end) {
+  switch (end) {
+    case recovery::TakeoverEnd::kRecovered:
+      return "recovered-takeover";
+    case recovery::TakeoverEnd::kReturned:
+      return "returned";
+    case recovery::TakeoverEnd::kRefused:
+      return "refused";
+    case recovery::TakeoverEnd::kDeclined:
+      return "declined";
+  }
+  return "declined";
+}
+
+std::string describe_stream(CUstream stream) {
   if (stream == CU_STREAM_LEGACY) {
     return "legacy";
   }
@@ -131,6 +144,7 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
   failure.injected = forged != nullptr;
   failure.strict = forged != nullptr && forged->strict;
   failure.context_healthy = incident.context_healthy;
+  failure.can_take_over = incident.alone && takeover_.enabled();
   failure.one_launch = incident.kernel != nullptr && launch.form != Hook::kGraphLaunch;
   failure.observe_only = session_.config().level == protocol::Level::kObserve;
   failure.stopped = stopped_.load();
@@ -155,7 +169,7 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
     failure.trust = idempotency::name_of(verdict.trust);
     record.kernel = incident.kernel->name;
     record.launch = session_.launches();
-    record.stream = describe_stream(launch);
+    record.stream = describe_stream(launch.explicit_stream());
     record.verdict = idempotency::name_of(verdict.kind);
     if (verdict.kind == idempotency::VerdictKind::kIdempotent) {
       record.trust = failure.trust;
@@ -182,6 +196,33 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
     case Step::kDecline:
       record.outcome = "declined";
       break;
+    case Step::kTakeOver: {
+      TakeoverRequest request;
+      request.code = incident.code;
+      request.max_attempts = match.max_attempts;
+      request.seed = inject::mix(0x74616b65, incident.injection ? incident.injection->noise_seed
+                                                                : static_cast<unsigned>(incident.code));
+      request.obstacle = takeover_obstacle();
+      const TakeoverReport report = takeover_.take_over(request);
+      recovered = report.result.end == recovery::TakeoverEnd::kRecovered;
+      record.attempts = report.result.attempts;
+      record.repeats = report.result.repeats;
+      record.reason = report.result.reason;
+      record.outcome = outcome_of(report.result.end);
+      if (report.kernel != nullptr) {
+        record.kernel = report.kernel->name;
+        record.verdict = report.verdict;
+        record.trust = report.trust;
+      }
+      if (report.launch != 0) {
+        record.launch = report.launch;
+        record.stream = describe_stream(reinterpret_cast<CUstream>(report.stream));
+      }
+      if (recovered) {
+        enable_after_takeover();
+      }
+      break;
+    }
     case Step::kRetry:
     case Step::kReplay: {
       const driver_api::RelaxedCapture relaxed(driver_);
@@ -215,26 +256,63 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
   if (match.action == classifier::Action::stop) {
     stopped_ = true;
   }
-  if (!incident.context_healthy && classifier::is_sticky(incident.code)) {
+  if (!incident.context_healthy && classifier::is_sticky(incident.code) && !recovered) {
     dead_ = true;
+    takeover_.give_up();
   }
   record.recover_ms = milliseconds_since(met);
   session_.fault(record);
   return recovered;
 }
 
-void Agent::after_any_call(ThreadState& state, CUresult result) {
+std::string Agent::takeover_obstacle() {
+  if (captures_.load(std::memory_order_relaxed) > 0) {
+    return "a stream captures";
+  }
+  const std::lock_guard lock(contexts_mutex_);
+  return devices_.size() > 1 ? "the program uses more than one context" : "";
+}
+
+bool Agent::survive(ThreadState& state, CUresult result) {
   const auto code = static_cast<std::int32_t>(result);
   if (!classifier::is_sticky(code) || dead_.load(std::memory_order_relaxed)) {
-    return;
+    return false;
   }
-  // The first call that meets a real, sticky error. Everything after it fails with the same code,
-  // which is a consequence and no further fault.
   state.call.entered = std::chrono::steady_clock::now();
   Incident incident;
   incident.code = code;
   incident.phase = Phase::kRun;
-  handle_failure(state, incident);
+  if (!takeover_.enabled()) {
+    return handle_failure(state, incident);
+  }
+  // Nobody may be in the middle of a call while memory and calls move to another process.
+  struct Work {
+    WorkGate& gate;
+    const bool begun;
+    ~Work() {
+      if (begun) {
+        gate.end();
+      }
+    }
+  } const work{gate_, gate_.begin(state.lane)};
+  if (takeover_.epoch() != state.call.epoch) {
+    // Another thread met the same error first.
+    state.call.epoch = takeover_.epoch();
+    return true;
+  }
+  if (dead_.load()) {
+    return false;
+  }
+  incident.alone = work.begun;
+  const bool survived = handle_failure(state, incident);
+  state.call.epoch = takeover_.epoch();
+  return survived;
+}
+
+void Agent::after_any_call(ThreadState& state, CUresult result) {
+  // The first call that meets a real, sticky error. Everything after it fails with the same code,
+  // which is a consequence and no further fault.
+  survive(state, result);
 }
 
 void Agent::suppress_work(ThreadState& state, const driver_api::Call& call, const void* params) {

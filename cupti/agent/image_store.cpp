@@ -136,6 +136,28 @@ void ImageStore::remove(const void* owner) {
   std::erase_if(images_, [&](const auto& entry) { return entry.second == stored; });
 }
 
+std::vector<std::byte> ImageStore::image_of(const void* owner) {
+  const std::lock_guard lock(mutex_);
+  const auto at = images_.find(owner);
+  if (at == images_.end()) {
+    return {};
+  }
+  const Stored& stored = *at->second;
+  if (stored.in_file == nullptr) {
+    return stored.copy;
+  }
+  // A wrapper of several holds addresses, which mean nothing elsewhere.
+  if (stored.wrapper || file_with_constant(stored.in_file, stored.wrapper) != stored.file) {
+    return {};
+  }
+  const auto size = image::size_of_image(stored.in_file);
+  if (!size) {
+    return {};
+  }
+  const auto* bytes = static_cast<const std::byte*>(stored.in_file);
+  return {bytes, bytes + *size};
+}
+
 void ImageStore::open(Stored& stored, image::ComputeCapability device) {
   stored.opened = true;
   stored.device = device;
@@ -164,8 +186,6 @@ void ImageStore::open(Stored& stored, image::ComputeCapability device) {
     return;
   }
   stored.module = std::make_shared<const image::ptx::Module>(std::move(*module));
-  // The text has served its purpose.
-  stored.copy = {};
 }
 
 KernelKnowledge ImageStore::summarize(const void* owner, const std::string& symbol,

@@ -40,6 +40,8 @@ class ImageStore {
   // `alias` (the CUmodule of a CUlibrary) has the image of `owner`.
   void add_alias(const void* alias, const void* owner);
   void remove(const void* owner);
+  // The image as another process can load it; empty if it was not kept or cannot be.
+  std::vector<std::byte> image_of(const void* owner);
 
   KernelKnowledge summarize(const void* owner, const std::string& symbol,
                             image::ComputeCapability device);

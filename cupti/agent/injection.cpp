@@ -276,6 +276,7 @@ void Agent::end_fault_by_device(ThreadState& state, CUresult& result) {
   incident.kernel = under_way.kernel;
   incident.code = fault.code;
   incident.injection = &injection;
+  incident.alone = true;
   incident.context_healthy = fault.how == inject::How::kCode;
   if (!handle_failure(state, incident) && incident.context_healthy) {
     held_back_.store(incident.code);

@@ -315,6 +315,7 @@ void Agent::before_launch(ThreadState& state, const driver_api::Call& call, std:
   under_way.kernel = kernel;
 
   const Judgement judgement = judge(state, *kernel, under_way.launch);
+  under_way.replayable = judgement.is_protected;
   auto& page = session_.page();
   page.kernels[kernel->row]
       .launches[static_cast<std::size_t>(judgement.kind)][judgement.is_protected ? 1 : 0]

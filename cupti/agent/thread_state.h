@@ -15,6 +15,7 @@
 #include "cupti/agent/work_gate.h"
 #include "idempotency/memory_map.h"
 #include "idempotency/verdict.h"
+#include "recovery/launch_log.h"
 
 namespace gpurecover::agent {
 
@@ -73,6 +74,21 @@ struct CallUnderWay {
   std::uint64_t saved[2] = {0, 0};  // what suppression overwrote
   std::chrono::steady_clock::time_point entered;
   std::vector<idempotency::Allocation> freed;  // to be put back if the free fails
+
+  // Of a launch that is logged: where, and under which number.
+  recovery::StreamLog* log = nullptr;
+  std::uint32_t marker = 0;
+  bool replayable = false;
+  // Whether the standby is to do the call, what the app passed, and how many takeovers there had
+  // been at its enter.
+  std::uint32_t takeover = 0;  // the call that this is about: its correlation id
+  bool served = false;
+  bool steered = false;  // its exit has been dealt with by the steering
+  bool undone = false;           // a launch that a forged fault leaves undone
+  bool launch_in_doubt = false;  // served, but by a standby that is gone
+  std::uint64_t epoch = 0;
+  std::uint32_t served_size = 0;
+  alignas(16) std::array<std::byte, 512> served_params;
 };
 
 // The agent's state of one thread. All of it is used inside the thread's own callbacks only.
@@ -85,6 +101,11 @@ struct alignas(64) ThreadState {
   std::uint32_t entered = 0;  // the call that has entered the gate: its correlation id
   CallUnderWay call;
   SteeredCall steered;
+  struct {
+    CUstream stream = nullptr;
+    std::uint64_t generation = 0;
+    recovery::StreamLog* log = nullptr;
+  } stream_log;  // the last one used
   std::vector<std::byte> arguments;
   idempotency::Verdict verdict;
   // Powers of two. An entry's second place is beside its first, so that two launches in turn do not

@@ -2,14 +2,31 @@
 #include "cupti/driver_api/device_ops.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <string_view>
 
 namespace gpurecover::embedded {
 extern const std::string_view device_ops_ptx;
-}
+extern const std::string_view device_faults_ptx;
+}  // namespace gpurecover::embedded
 
 namespace gpurecover::driver_api {
+
+std::optional<DeviceFault> device_fault_of(std::int32_t code) {
+  switch (code) {
+    case CUDA_ERROR_LAUNCH_FAILED:
+      return DeviceFault::kTrap;
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+      return DeviceFault::kIllegalAddress;
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+      return DeviceFault::kMisaligned;
+    case CUDA_ERROR_ASSERT:
+      return DeviceFault::kAssert;
+    default:
+      return std::nullopt;
+  }
+}
 
 Scratch::~Scratch() {
   if (address_ != 0) {
@@ -116,9 +133,58 @@ CUresult DeviceOps::undo_partly(CUstream stream, CUdeviceptr data, CUdeviceptr b
   return damage(stream, data, before, size, seed, 1, damaged);
 }
 
+CUresult DeviceOps::fault_kernels(FaultKernels& out) {
+  CUcontext context = nullptr;
+  if (const CUresult code = driver_.cuCtxGetCurrent(&context); code != CUDA_SUCCESS) {
+    return code;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto at = loaded_faults_.find(context); at != loaded_faults_.end()) {
+      out = at->second;
+      return CUDA_SUCCESS;
+    }
+  }
+  static constexpr const char* kNames[] = {
+      "gpurecover_fault_trap", "gpurecover_fault_illegal_address", "gpurecover_fault_misaligned",
+      "gpurecover_fault_assert"};
+  const std::string text(embedded::device_faults_ptx);
+  CUmodule module = nullptr;
+  FaultKernels kernels;
+  CUresult code = driver_.cuModuleLoadData(&module, text.c_str());
+  for (std::size_t i = 0; code == CUDA_SUCCESS && i < std::size(kNames); ++i) {
+    code = driver_.cuModuleGetFunction(&kernels.by_kind[i], module, kNames[i]);
+  }
+  if (code != CUDA_SUCCESS) {
+    return code;
+  }
+  const std::lock_guard lock(mutex_);
+  loaded_faults_.emplace(context, kernels);
+  out = kernels;
+  return CUDA_SUCCESS;
+}
+
+CUresult DeviceOps::prepare_fault() {
+  FaultKernels ignored;
+  return fault_kernels(ignored);
+}
+
+CUresult DeviceOps::fault(CUstream stream, DeviceFault kind) {
+  FaultKernels k;
+  if (const CUresult code = fault_kernels(k); code != CUDA_SUCCESS) {
+    return code;
+  }
+  // In the first page, which no device maps.
+  std::uint64_t address = 64;
+  void* arguments[] = {&address};
+  return driver_.cuLaunchKernel(k.by_kind[static_cast<std::size_t>(kind)], 1, 1, 1, 1, 1, 1, 0,
+                                stream, arguments, nullptr);
+}
+
 void DeviceOps::forget(CUcontext context) {
   const std::lock_guard lock(mutex_);
   loaded_.erase(context);
+  loaded_faults_.erase(context);
 }
 
 }  // namespace gpurecover::driver_api

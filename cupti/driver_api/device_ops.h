@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "cupti/driver_api/driver.h"
 
@@ -26,6 +27,16 @@ class Scratch {
   const Driver& driver_;
   CUdeviceptr address_ = 0;
 };
+
+// What a kernel can be made to fail with on any device.
+enum class DeviceFault : std::uint8_t {
+  kTrap,            // 719
+  kIllegalAddress,  // 700
+  kMisaligned,      // 716
+  kAssert,          // 710; the driver prints the assertion on stderr, as any
+};
+// The fault that is reported as this driver code; none for every other code.
+std::optional<DeviceFault> device_fault_of(std::int32_t code);
 
 // Thread-safe; the context of the call must be current. `data` may begin anywhere, the other
 // buffers must be aligned to 8 bytes. Every function only enqueues (but for loading its kernels
@@ -51,6 +62,11 @@ class DeviceOps {
   CUresult undo_partly(CUstream stream, CUdeviceptr data, CUdeviceptr before, std::uint64_t size,
                        std::uint64_t seed, CUdeviceptr damaged);
 
+  // Loads the kernels that fail, so that fault() only enqueues.
+  CUresult prepare_fault();
+  // Enqueues a kernel that really fails: the context is lost once it has run.
+  CUresult fault(CUstream stream, DeviceFault kind);
+
   // Forgets the kernels of a context that is gone: its handle may come again.
   void forget(CUcontext context);
 
@@ -60,7 +76,11 @@ class DeviceOps {
     CUfunction merge = nullptr;
     CUfunction damage = nullptr;
   };
+  struct FaultKernels {
+    CUfunction by_kind[4] = {};
+  };
   CUresult kernels(Kernels& out);
+  CUresult fault_kernels(FaultKernels& out);
   CUresult launch(CUfunction function, CUstream stream, std::uint64_t size, void** arguments);
   CUresult damage(CUstream stream, CUdeviceptr data, CUdeviceptr before, std::uint64_t size,
                   std::uint64_t seed, std::uint64_t subset, CUdeviceptr damaged);
@@ -68,6 +88,7 @@ class DeviceOps {
   const Driver& driver_;
   std::mutex mutex_;
   std::map<CUcontext, Kernels> loaded_;
+  std::map<CUcontext, FaultKernels> loaded_faults_;
 };
 
 }  // namespace gpurecover::driver_api

@@ -19,13 +19,17 @@ namespace gpurecover::driver_api {
   X(cuCtxSynchronize)                  \
   X(cuDeviceGetAttribute)              \
   X(cuDeviceGetName)                   \
+  X(cuDeviceGetUuid)                   \
   X(cuDevicePrimaryCtxGetState)        \
   X(cuStreamSynchronize)               \
+  X(cuStreamQuery)                     \
+  X(cuStreamWriteValue32)              \
   X(cuStreamIsCapturing)               \
   X(cuThreadExchangeStreamCaptureMode) \
   X(cuModuleLoadData)                  \
   X(cuModuleGetFunction)               \
   X(cuModuleGetGlobal)                 \
+  X(cuLibraryLoadData)                 \
   X(cuLibraryGetGlobal)                \
   X(cuLibraryGetKernel)                \
   X(cuFuncGetModule)                   \

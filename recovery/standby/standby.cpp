@@ -268,8 +268,8 @@ Outcome Standby::map_memory(const protocol::MemoryRange& range, int fd) {
   }
   // The mapping holds the memory; if there is none, nothing does.
   driver_.cuMemRelease(handle);
-  if (outcome.code == CUDA_SUCCESS && reserved) {
-    reservations_.emplace(range.address, range.size);
+  if (outcome.code == CUDA_SUCCESS) {
+    mappings_[range.address] = {range.size, reserved};
   } else if (reserved) {
     driver_.cuMemAddressFree(address, range.size);
   }
@@ -277,15 +277,17 @@ Outcome Standby::map_memory(const protocol::MemoryRange& range, int fd) {
 }
 
 Outcome Standby::unmap_memory(const protocol::MemoryRange& range) {
-  if (!sensible(range.address, range.size)) {
-    return bad("no range");
+  const auto at = mappings_.find(range.address);
+  if (at == mappings_.end() || at->second.size != range.size) {
+    return bad("memory that was not mapped");
   }
   const CUdeviceptr address = device_pointer(range.address);
   Outcome outcome = failed(driver_.cuMemUnmap(address, range.size), "unmapping memory");
-  const auto at = reservations_.find(range.address);
-  if (outcome.code == CUDA_SUCCESS && at != reservations_.end() && at->second == range.size) {
-    driver_.cuMemAddressFree(address, range.size);
-    reservations_.erase(at);
+  if (outcome.code == CUDA_SUCCESS) {
+    if (at->second.reserved) {
+      driver_.cuMemAddressFree(address, range.size);
+    }
+    mappings_.erase(at);
   }
   return outcome;
 }

@@ -87,7 +87,11 @@ class Standby {
   std::uint64_t arena_size_ = 0;
 
   // Of the control thread.
-  std::map<std::uint64_t, std::uint64_t> reservations_;  // outside the arena: address, size
+  struct Mapping {
+    std::uint64_t size = 0;
+    bool reserved = false;  // outside the arena: its addresses are reserved for it alone
+  };
+  std::map<std::uint64_t, Mapping> mappings_;
   std::map<std::uint64_t, std::uint64_t> host_ranges_;
 };
 

@@ -6,7 +6,7 @@
 namespace gpurecover::recovery {
 
 bool StandbyDriver::load(std::string& error) {
-  library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = dlerror();
     error = why != nullptr ? why : "libcuda.so.1 cannot be opened";
@@ -31,11 +31,8 @@ bool StandbyDriver::load(std::string& error) {
   }
   GPURECOVER_STANDBY_FUNCTIONS(X)
 #undef X
+  symbol = [library](const std::string& name) { return dlsym(library, name.c_str()); };
   return true;
-}
-
-void* StandbyDriver::symbol(const std::string& name) const {
-  return library != nullptr ? dlsym(library, name.c_str()) : nullptr;
 }
 
 }  // namespace gpurecover::recovery

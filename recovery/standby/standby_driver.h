@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <functional>
 #include <string>
 
 #include "cupti/driver_api/driver.h"
@@ -37,13 +38,12 @@ struct StandbyDriver {
   GPURECOVER_STANDBY_FUNCTIONS(X)
 #undef X
   driver_api::Driver common;
-  void* library = nullptr;
+  // An exported function, or null.
+  std::function<void*(const std::string&)> symbol;
 
   // Opens libcuda.so.1 as the dynamic loader finds it, and resolves all of this. False with the
   // reason.
   bool load(std::string& error);
-  // An exported function, or null.
-  void* symbol(const std::string& name) const;
 };
 
 }  // namespace gpurecover::recovery

@@ -1,0 +1,781 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Before and during a takeover: the log of what is under way, and the steps. What follows a takeover
+// is in serving.cpp.
+#include "cupti/agent/takeover.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "classifier/catalogue.h"
+#include "recovery/call_codec.h"
+
+namespace gpurecover::agent {
+namespace {
+
+using driver_api::Hook;
+using driver_api::Kind;
+using recovery::Answer;
+using recovery::LoggedLaunch;
+using recovery::ParameterKind;
+using recovery::StepResult;
+using Clock = std::chrono::steady_clock;
+
+// Beyond this a wait for work of the app's is taken for one without end: the work may itself wait
+// for the thread that we hold up.
+constexpr auto kPatience = std::chrono::seconds(20);
+constexpr auto kShortPatience = std::chrono::milliseconds(50);
+constexpr auto kStandbyPatience = std::chrono::seconds(30);
+
+// Attributes of a launch that say how it runs, and hold neither handles nor pointers. The others
+// either order the launch against its neighbours, which markers do, or hold events.
+bool attribute_travels(CUlaunchAttributeID id) {
+  switch (id) {
+    case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+    case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+    case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
+      return true;
+    default:
+      return false;
+  }
+}
+bool attribute_holds_event(CUlaunchAttributeID id) {
+  return id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ||
+         id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT ||
+         id == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE;
+}
+
+// Whether what is under way has to be complete before the call is made.
+bool is_edge(const driver_api::Call& call) {
+  switch (call.kind) {
+    case Kind::kCopy:
+    case Kind::kSet:
+    case Kind::kHostFunction:
+    case Kind::kStreamMemory:
+    case Kind::kGraphLaunch:
+    case Kind::kEvent:
+    case Kind::kCapture:
+    case Kind::kFree:
+      return true;
+    case Kind::kLaunch:
+      return call.hook == Hook::kLaunchUnprotected;
+    case Kind::kModule:
+      return call.hook == Hook::kModuleUnload || call.hook == Hook::kLibraryUnload;
+    case Kind::kContext:
+      return call.edge != driver_api::kEdgeNone;
+    default:
+      return std::any_of(recovery::parameters_of(call).begin(),
+                         recovery::parameters_of(call).end(), [](const auto& parameter) {
+                           return parameter.kind == ParameterKind::kDestroyedHandle;
+                         });
+  }
+}
+
+// Whether the call leaves work in a stream that is not a launch.
+bool leaves_work(const driver_api::Call& call) {
+  switch (call.kind) {
+    case Kind::kCopy:
+    case Kind::kSet:
+      return true;
+    case Kind::kHostFunction:
+    case Kind::kStreamMemory:
+    case Kind::kGraphLaunch:
+      return true;
+    case Kind::kLaunch:
+      return call.hook == Hook::kLaunchUnprotected;
+    default:
+      return false;
+  }
+}
+
+CUstream stream_of(const driver_api::Call& call, std::uint32_t cbid, const void* params) {
+  for (const auto& parameter : recovery::parameters_of(call)) {
+    if (parameter.kind == ParameterKind::kHandle && parameter.handle == 's') {
+      CUstream stream = nullptr;
+      std::memcpy(&stream, static_cast<const std::byte*>(params) + parameter.offset, sizeof stream);
+      if (stream != nullptr) {
+        return stream;
+      }
+      break;
+    }
+  }
+  return driver_api::per_thread_stream(cbid) ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+}
+
+bool sticky(CUresult code) {
+  return classifier::is_sticky(static_cast<std::int32_t>(code));
+}
+
+// A shared file of zeros, mapped where no other process of ours is likely to have something.
+bool make_shared_block(std::size_t size, SharedHost& out) {
+  const int fd = memfd_create("gpurecover-markers", MFD_CLOEXEC);
+  if (fd < 0) {
+    return false;
+  }
+  if (ftruncate(fd, static_cast<off_t>(size)) != 0) {
+    close(fd);
+    return false;
+  }
+  void* at = MAP_FAILED;
+  // Below the arena, beside nothing.
+  for (std::uint64_t wish = 0x54f0'0000'0000; at == MAP_FAILED && wish >= 0x54e0'0000'0000;
+       wish -= 0x1'0000'0000) {
+    at = mmap(reinterpret_cast<void*>(wish), size, PROT_READ | PROT_WRITE,
+              MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0);
+  }
+  if (at == MAP_FAILED) {
+    close(fd);
+    return false;
+  }
+  out.address = reinterpret_cast<std::uint64_t>(at);
+  out.size = size;
+  out.flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+  out.fd = fd;
+  return true;
+}
+
+}  // namespace
+
+const char* append_attributes(const CUlaunchConfig& config, std::vector<std::byte>& out) {
+  const char* obstacle = nullptr;
+  for (unsigned i = 0; i < config.numAttrs && config.attrs != nullptr; ++i) {
+    const CUlaunchAttribute& attribute = config.attrs[i];
+    if (attribute_holds_event(attribute.id)) {
+      obstacle = "it is launched with an event of its own";
+    } else if (attribute_travels(attribute.id)) {
+      const auto* bytes = reinterpret_cast<const std::byte*>(&attribute);
+      out.insert(out.end(), bytes, bytes + sizeof attribute);
+    }
+  }
+  return obstacle;
+}
+
+Takeover::Takeover(const Parts& parts) : parts_(parts) {}
+Takeover::~Takeover() = default;
+
+bool Takeover::enable() {
+  auto& driver = parts_.driver;
+  const auto impossible = [&](const std::string& why) {
+    parts_.session.notice(protocol::Severity::kWarning,
+                          "a sticky error cannot be recovered in this process: " + why);
+    return false;
+  };
+  CUdevice device = 0;
+  CUuuid uuid{};
+  if (driver.cuCtxGetDevice(&device) != CUDA_SUCCESS ||
+      driver.cuDeviceGetUuid(&uuid, device) != CUDA_SUCCESS) {
+    return impossible("its device could not be told");
+  }
+  if (!make_shared_block(recovery::LaunchLog::kWordBytes, words_)) {
+    return impossible("no memory for its markers");
+  }
+  const CUresult code = driver.cuMemHostRegister(reinterpret_cast<void*>(words_.address),
+                                                 words_.size, words_.flags);
+  if (code != CUDA_SUCCESS) {
+    return impossible("the memory of its markers could not be registered, error " +
+                      std::to_string(static_cast<int>(code)));
+  }
+  log_.set_words(reinterpret_cast<std::byte*>(words_.address));
+  setup_.device = device;
+  setup_.device_uuid.assign(uuid.bytes, sizeof uuid.bytes);
+  unsigned flags = 0;
+  int active = 0;
+  if (driver.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS) {
+    setup_.context_flags = flags;
+  }
+  setup_.arena = parts_.session.config().arena;
+  setup_.arena_size = parts_.session.config().arena_size;
+  local_ = driver;
+  if (parts_.session.config().standby == protocol::Standby::kWarm) {
+    // Whatever goes wrong here is looked at when it is needed.
+    std::string error;
+    if (const int fd = parts_.session.start_standby(error); fd >= 0) {
+      if (auto link = recovery::StandbyLink::open(fd, kStandbyPatience, error)) {
+        if (link->setup(setup_).ok()) {
+          links_.push_back(std::move(link));
+        }
+      }
+    }
+  }
+  enabled_.store(true, std::memory_order_release);
+  return true;
+}
+
+// --- the log ---
+
+recovery::StreamLog& Takeover::log_of(ThreadState& state, CUstream stream) {
+  auto& cache = state.stream_log;
+  const std::uint64_t generation = log_generation_.load(std::memory_order_acquire);
+  if (cache.log == nullptr || cache.stream != stream || cache.generation != generation) {
+    const std::uint64_t thread =
+        stream == CU_STREAM_PER_THREAD ? reinterpret_cast<std::uint64_t>(&state) : 0;
+    cache.log = &log_.stream(reinterpret_cast<std::uint64_t>(stream), thread);
+    cache.stream = stream;
+    cache.generation = generation;
+  }
+  return *cache.log;
+}
+
+void Takeover::begin_launch(ThreadState& state, const Kernel& kernel, const LaunchCall& launch,
+                            bool replayable) {
+  CUstream const stream = launch.explicit_stream();
+  recovery::StreamLog& log = log_of(state, stream);
+  launched_.store(true, std::memory_order_relaxed);
+  const bool gathered =
+      gather_arguments(kernel, launch.kernel_params, launch.extra, state.arguments);
+  state.call.log = &log;
+  state.call.marker = log.begin(log_.next_order(), [&](LoggedLaunch& entry) {
+    entry.kernel = &kernel;
+    entry.replayable = replayable;
+    auto& remote = entry.launch;
+    remote.function = reinterpret_cast<std::uint64_t>(launch.function);
+    remote.stream = reinterpret_cast<std::uint64_t>(stream);
+    std::copy_n(launch.grid, 3, remote.grid);
+    std::copy_n(launch.block, 3, remote.block);
+    remote.shared_bytes = launch.shared_bytes;
+    remote.cooperative = launch.form == Hook::kLaunchCooperative;
+    remote.arguments.assign(state.arguments.begin(), state.arguments.end());
+    remote.attributes.clear();
+    remote.marker = reinterpret_cast<std::uint64_t>(log.word());
+    if (!gathered) {
+      entry.obstacle = "its arguments could not be read";
+    }
+    if (launch.config != nullptr) {
+      if (const char* why = append_attributes(*launch.config, remote.attributes)) {
+        entry.obstacle = why;
+      }
+    }
+    remote.marker_value = entry.marker;
+  });
+}
+
+void Takeover::end_launch(ThreadState& state, bool taken, bool mark) {
+  recovery::StreamLog* log = std::exchange(state.call.log, nullptr);
+  if (log == nullptr) {
+    return;
+  }
+  if (taken && mark && log->word() != nullptr && !active()) {
+    parts_.driver.cuStreamWriteValue32(reinterpret_cast<CUstream>(log->stream()),
+                                       reinterpret_cast<CUdeviceptr>(log->word()),
+                                       state.call.marker, CU_STREAM_WRITE_VALUE_DEFAULT);
+  }
+  log->end(state.call.marker, taken);
+}
+
+bool Takeover::patient(Clock::time_point since) {
+  const auto waited = Clock::now() - since;
+  if (impatient_.load(std::memory_order_relaxed) ? waited < kShortPatience : waited < kPatience) {
+    return true;
+  }
+  impatient_ = true;
+  unfinished_ = true;
+  return false;
+}
+
+CUresult Takeover::wait_for(recovery::StreamLog& log) {
+  const auto begin = Clock::now();
+  while (Clock::now() - begin < std::chrono::microseconds(30)) {
+    if (log.idle()) {
+      return CUDA_SUCCESS;
+    }
+  }
+  auto* const stream = reinterpret_cast<CUstream>(log.stream());
+  const driver_api::RelaxedCapture relaxed(parts_.driver);
+  for (auto nap = std::chrono::microseconds(5); !log.idle();
+       nap = std::min(nap * 2, std::chrono::microseconds(100))) {
+    // The default stream of another thread can only be watched.
+    if (stream != CU_STREAM_PER_THREAD) {
+      const CUresult code = parts_.driver.cuStreamQuery(stream);
+      if (code == CUDA_SUCCESS) {
+        log.all_complete();
+        break;
+      }
+      if (code != CUDA_ERROR_NOT_READY) {
+        return code;
+      }
+    }
+    if (!patient(begin)) {
+      break;
+    }
+    std::this_thread::sleep_for(nap);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult Takeover::drain() {
+  if (!launched_.exchange(false, std::memory_order_relaxed)) {
+    return CUDA_SUCCESS;
+  }
+  for (recovery::StreamLog* log : log_.streams()) {
+    if (!log->idle()) {
+      if (const CUresult code = wait_for(*log); code != CUDA_SUCCESS) {
+        launched_.store(true, std::memory_order_relaxed);
+        return code;
+      }
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult Takeover::settle(CUstream stream) {
+  const driver_api::RelaxedCapture relaxed(parts_.driver);
+  const auto begin = Clock::now();
+  auto nap = std::chrono::microseconds(5);
+  for (;;) {
+    const CUresult code = parts_.driver.cuStreamQuery(stream);
+    if (code != CUDA_ERROR_NOT_READY) {
+      // An error that is not the fault's (the stream captures) is none of the app's call.
+      return code == CUDA_SUCCESS || sticky(code) ? code : CUDA_SUCCESS;
+    }
+    if (Clock::now() - begin > std::chrono::microseconds(30)) {
+      if (!patient(begin)) {
+        return CUDA_SUCCESS;
+      }
+      std::this_thread::sleep_for(nap);
+      nap = std::min(nap * 2, std::chrono::microseconds(100));
+    }
+  }
+}
+
+CUresult Takeover::before_call(const driver_api::Call& call, std::uint32_t cbid,
+                               const void* params) {
+  (void)cbid;
+  (void)params;
+  return is_edge(call) ? drain() : CUDA_SUCCESS;
+}
+
+void Takeover::count_obstacle(const driver_api::Call& call) {
+  const std::lock_guard lock(obstacles_mutex_);
+  obstacles_.emplace(call.name);
+}
+
+CUresult Takeover::after_call(const driver_api::Call& call, std::uint32_t cbid, const void* params,
+                              CUcontext context) {
+  (void)context;
+  const bool per_thread = driver_api::per_thread_stream(cbid);
+  if (call.kind == Kind::kEvent && call.name.starts_with("cuEventRecord")) {
+    std::uint64_t event = 0;
+    std::memcpy(&event, params, sizeof event);
+    objects_.note_record(event, epoch());
+  } else if (call.kind == Kind::kModule) {
+    switch (call.hook) {
+      case Hook::kModuleLoadFile:
+      case Hook::kModuleLoadData:
+      case Hook::kModuleLoadDataEx:
+      case Hook::kModuleLoadFatbin:
+      case Hook::kLibraryLoadData:
+      case Hook::kLibraryLoadFile: {
+        // All of them return the handle by their first parameter.
+        const void* const* where = nullptr;
+        std::memcpy(&where, params, sizeof where);
+        const bool library =
+            call.hook == Hook::kLibraryLoadData || call.hook == Hook::kLibraryLoadFile;
+        if (where != nullptr) {
+          objects_.note_image({library ? 'L' : 'm', reinterpret_cast<std::uint64_t>(*where)});
+        }
+        break;
+      }
+      default:
+        break;
+    }
+  }
+  if (recovery::travels(call)) {
+    for (const auto& parameter : recovery::parameters_of(call)) {
+      if (parameter.kind == ParameterKind::kDestroyedHandle) {
+        std::uint64_t handle = 0;
+        std::memcpy(&handle, static_cast<const std::byte*>(params) + parameter.offset,
+                    sizeof handle);
+        if (parameter.handle == 's') {
+          log_.forget(handle);
+          log_generation_.fetch_add(1, std::memory_order_acq_rel);
+        }
+        const std::lock_guard lock(restore_mutex_);
+        sent_.erase({parameter.handle, handle});
+      }
+    }
+    objects_.note(call, params, per_thread);
+  }
+  if (call.after == driver_api::After::kDeclined && call.kind != Kind::kProcess &&
+      call.kind != Kind::kQuery) {
+    count_obstacle(call);
+  }
+  if (call.kind == Kind::kGraph && call.name.starts_with("cuGraphInstantiate")) {
+    count_obstacle(call);
+  }
+  if (call.hook == Hook::kReports && call.name.starts_with("cuCtxSynchronize")) {
+    unfinished_ = false;
+  }
+  if (leaves_work(call)) {
+    return settle(stream_of(call, cbid, params));
+  }
+  return CUDA_SUCCESS;
+}
+
+void Takeover::thread_gone(const ThreadState& state) {
+  (void)state;
+  log_generation_.fetch_add(1, std::memory_order_acq_rel);
+}
+
+std::string Takeover::obstacle() const {
+  if (std::string why = parts_.steering.obstacle(); !why.empty()) {
+    return why;
+  }
+  if (unfinished_.load()) {
+    return "work that waits for the host, or took longer than " +
+           std::to_string(std::chrono::seconds(kPatience).count()) +
+           " s, was under way, and what it has done is not known";
+  }
+  const std::lock_guard lock(obstacles_mutex_);
+  if (!obstacles_.empty()) {
+    return "the program has used " + *obstacles_.begin() + ", which cannot be carried over";
+  }
+  return "";
+}
+
+// --- the takeover ---
+
+class Takeover::Steps final : public recovery::TakeoverSteps {
+ public:
+  Steps(Takeover& takeover, const TakeoverRequest& request, TakeoverReport& report)
+      : t_(takeover), request_(request), report_(report) {}
+
+  StepResult check() override {
+    if (!request_.obstacle.empty()) {
+      return StepResult::decline(request_.obstacle);
+    }
+    std::string why = t_.obstacle();
+    return why.empty() ? StepResult::done() : StepResult::decline(std::move(why));
+  }
+
+  StepResult fence() override {
+    if (t_.active()) {
+      // The end of its process stops whatever it had under way.
+      if (auto* link = t_.link_.exchange(nullptr)) {
+        link->kill();
+      }
+      return StepResult::done();
+    }
+    std::string error;
+    return t_.parts_.steering.fence(error) ? StepResult::done() : StepResult::decline(error);
+  }
+
+  StepResult read_frontier() override {
+    frontier_ = recovery::frontier_of(
+        t_.log_, [](const void* kernel) { return static_cast<const Kernel*>(kernel)->name; },
+        [&](const LoggedLaunch& launch) { return why_not(launch); });
+    if (frontier_.kernel != nullptr) {
+      report_.kernel = static_cast<const Kernel*>(frontier_.kernel);
+    }
+    for (std::size_t i = 0; i < frontier_.to_do.size(); ++i) {
+      if (frontier_.may_have_run[i]) {
+        report_.launch = frontier_.to_do[i].order;
+        report_.stream = frontier_.to_do[i].launch.stream;
+        idempotency::Verdict verdict;
+        judge(frontier_.to_do[i], verdict);
+        report_.verdict = idempotency::name_of(verdict.kind);
+        if (verdict.kind == idempotency::VerdictKind::kIdempotent) {
+          report_.trust = idempotency::name_of(verdict.trust);
+        }
+        break;
+      }
+    }
+    if (!frontier_.recoverable) {
+      return StepResult::refuse(frontier_.reason);
+    }
+    for (std::size_t i = 0; i < frontier_.to_do.size(); ++i) {
+      writes_.emplace_back();
+      if (!frontier_.may_have_run[i]) {
+        continue;
+      }
+      idempotency::Verdict verdict;
+      judge(frontier_.to_do[i], verdict);
+      if (verdict.kind != idempotency::VerdictKind::kIdempotent || verdict.writes_host_visible) {
+        return StepResult::refuse(why_not(frontier_.to_do[i]));
+      }
+      writes_.back() = verdict.writes;
+    }
+    return StepResult::done();
+  }
+
+  StepResult start() override {
+    // A warm one is used once.
+    if (!t_.active() && !t_.links_.empty() && !warm_used_) {
+      warm_used_ = true;
+      if (t_.links_.back()->alive()) {
+        link_ = t_.links_.back().get();
+        return StepResult::done();
+      }
+    }
+    return start_one(link_);
+  }
+
+  StepResult map() override { return map_into(*link_); }
+
+  StepResult check_memory() override {
+    // After an error of the memory itself, some of it may not be readable; that must not kill the
+    // standby that is to go on.
+    if (request_.code != CUDA_ERROR_ECC_UNCORRECTABLE &&
+        request_.code != CUDA_ERROR_NVLINK_UNCORRECTABLE && request_.code != CUDA_ERROR_CONTAINED) {
+      return StepResult::done();
+    }
+    recovery::StandbyLink* disposable = nullptr;
+    StepResult result = start_one(disposable);
+    if (result.end == recovery::StepEnd::kDone) {
+      result = map_into(*disposable);
+    }
+    if (result.end == recovery::StepEnd::kDone) {
+      result = read_all(*disposable);
+    }
+    if (disposable != nullptr) {
+      disposable->kill();
+    }
+    return result;
+  }
+
+  StepResult restore() override {
+    {
+      const std::lock_guard lock(t_.restore_mutex_);
+      t_.sent_.clear();
+    }
+    t_.link_.store(link_);
+    for (const char kind : {'c', 's', 'e'}) {
+      for (const ObjectKey key : t_.objects_.all(kind)) {
+        if (const Answer answer = t_.ensure(key); !answer.ok()) {
+          return StepResult::decline("an object of the program's could not be made again: " +
+                                     words(answer));
+        }
+        if (kind == 'e' && t_.objects_.recorded(key.handle)) {
+          cuEventRecord_params params{};
+          params.hEvent = reinterpret_cast<CUevent>(key.handle);
+          std::vector<std::byte> results;
+          if (const Answer answer =
+                  t_.send(*driver_api::find("cuEventRecord"), &params, false, {}, results);
+              !answer.ok()) {
+            return StepResult::decline("an event could not be recorded again: " + words(answer));
+          }
+        }
+      }
+    }
+    return StepResult::done();
+  }
+
+  StepResult replay() override {
+    for (std::size_t i = 0; i < frontier_.to_do.size(); ++i) {
+      const LoggedLaunch& launch = frontier_.to_do[i];
+      const auto& name = static_cast<const Kernel*>(launch.kernel)->name;
+      if (const Answer answer = t_.ensure({'f', launch.launch.function}); !answer.ok()) {
+        return StepResult::decline("`" + name + "` could not be loaded: " + words(answer));
+      }
+      if (!frontier_.may_have_run[i]) {
+        const Answer answer = link_->launch(launch.launch);
+        if (!answer.ok()) {
+          return failed(answer.sent, answer.code, "`" + name + "`: " + words(answer));
+        }
+        continue;
+      }
+      recovery::RemoteReplay replay;
+      replay.launch = launch.launch;
+      replay.seed = request_.seed + i;
+      for (const auto& range : writes_[i]) {
+        replay.begins.push_back(range.begin);
+        replay.ends.push_back(range.end);
+      }
+      const recovery::ReplayAnswer answer = link_->replay(replay);
+      if (!answer.sent) {
+        return failed(false, 0, answer.reason);
+      }
+      if (answer.refused) {
+        return StepResult::refuse(answer.reason);
+      }
+      if (!answer.recovered) {
+        return failed(true, answer.code, answer.reason);
+      }
+    }
+    cuCtxSynchronize_v2_params params{};
+    std::vector<std::byte> results;
+    const Answer answer =
+        t_.send(*driver_api::find("cuCtxSynchronize"), &params, false, {}, results);
+    return answer.ok() ? StepResult::done() : failed(answer.sent, answer.code, words(answer));
+  }
+
+  StepResult commit() override {
+    for (recovery::StreamLog* log : t_.log_.streams()) {
+      log->clear();
+    }
+    t_.launched_ = false;
+    t_.code_ = request_.code;
+    t_.replace_driver();
+    t_.parts_.steering.set_sink(&t_);
+    t_.parts_.steering.set_taken_over(true);
+    t_.epoch_.fetch_add(1);
+    return StepResult::done();
+  }
+
+  void abandon() noexcept override {
+    t_.link_.store(nullptr);
+    if (link_ != nullptr) {
+      link_->kill();
+      link_ = nullptr;
+    }
+  }
+
+ private:
+  static std::string words(const Answer& answer) {
+    if (!answer.sent) {
+      return "the standby is gone (" + answer.reason + ")";
+    }
+    return (answer.reason.empty() ? std::string("error") : answer.reason) + " (" +
+           classifier::code_name(answer.code) + ")";
+  }
+
+  StepResult failed(bool sent, std::int32_t code, const std::string& why) const {
+    if (sent && code == request_.code) {
+      return StepResult::repeats("the same error came again: " + why);
+    }
+    return sent ? StepResult::refuse("re-execution failed: " + why)
+                : StepResult::decline("the standby ended during the re-execution: " + why);
+  }
+
+  void judge(const LoggedLaunch& launch, idempotency::Verdict& verdict) const {
+    const auto& kernel = *static_cast<const Kernel*>(launch.kernel);
+    verdict.clear();
+    if (kernel.declared != nullptr) {
+      idempotency::decide_with_declaration(kernel.summary.get(), *kernel.declared,
+                                           launch.launch.arguments, t_.parts_.memory,
+                                           kernel.symbols, verdict);
+    } else if (kernel.summary != nullptr) {
+      idempotency::decide(*kernel.summary, launch.launch.arguments, t_.parts_.memory,
+                          kernel.symbols, verdict);
+    } else {
+      verdict.kind = idempotency::VerdictKind::kUnknown;
+      verdict.reason = kernel.unknown_reason;
+    }
+  }
+
+  std::string why_not(const LoggedLaunch& launch) const {
+    idempotency::Verdict verdict;
+    judge(launch, verdict);
+    if (verdict.kind != idempotency::VerdictKind::kIdempotent) {
+      return verdict.reason;
+    }
+    if (verdict.writes_host_visible) {
+      return "the kernel writes memory that the host can see meanwhile";
+    }
+    return "the verdict's trust `" + std::string(idempotency::name_of(verdict.trust)) +
+           "` is not among those that count";
+  }
+
+  StepResult start_one(recovery::StandbyLink*& out) {
+    std::string error;
+    const int fd = t_.parts_.session.start_standby(error);
+    if (fd < 0) {
+      return StepResult::decline("no standby could be started: " + error);
+    }
+    auto link = recovery::StandbyLink::open(fd, kStandbyPatience, error);
+    if (link == nullptr) {
+      return StepResult::decline("the standby did not start: " + error);
+    }
+    out = link.get();
+    t_.links_.push_back(std::move(link));
+    const Answer answer = out->setup(t_.setup_);
+    return answer.ok() ? StepResult::done()
+                       : StepResult::decline("the standby has no device: " + words(answer));
+  }
+
+  StepResult map_into(recovery::StandbyLink& link) {
+    for (const SteeredMemory& memory : t_.parts_.steering.memory()) {
+      const int fd = t_.parts_.steering.export_fd(memory);
+      if (fd < 0) {
+        return StepResult::decline("device memory could not be handed over");
+      }
+      const Answer answer = link.map_memory(memory.address, memory.size, fd);
+      close(fd);
+      if (!answer.ok()) {
+        return StepResult::decline("the standby could not map device memory: " + words(answer));
+      }
+    }
+    std::vector<SharedHost> hosts = t_.parts_.steering.hosts();
+    hosts.push_back(t_.words_);
+    for (const SharedHost& host : hosts) {
+      const Answer answer = link.map_host(host.address, host.size, host.flags, host.fd);
+      if (!answer.ok()) {
+        return StepResult::decline("the standby could not map pinned host memory: " +
+                                   words(answer));
+      }
+    }
+    return StepResult::done();
+  }
+
+  StepResult read_all(recovery::StandbyLink& link) {
+    constexpr std::uint64_t kPiece = 64 << 20;
+    recovery::StandbyLink* const before = t_.link_.exchange(&link);
+    struct PutBack {
+      std::atomic<recovery::StandbyLink*>& where;
+      recovery::StandbyLink* what;
+      ~PutBack() { where.store(what); }
+    } const put_back{t_.link_, before};
+    CUdeviceptr scratch = 0;
+    cuMemAlloc_v2_params alloc{&scratch, kPiece};
+    std::vector<std::byte> results;
+    const auto& call = *driver_api::find("cuMemAlloc_v2");
+    Answer answer = t_.send(call, &alloc, false, {}, results);
+    if (answer.ok() && !recovery::store_results(call, &alloc, results,
+                                                [](std::string_view) { return nullptr; })) {
+      return StepResult::decline("the standby's answer was not understood");
+    }
+    for (const SteeredMemory& memory : t_.parts_.steering.memory()) {
+      for (std::uint64_t at = 0; at < memory.size && answer.ok(); at += kPiece) {
+        answer = link.copy(scratch, memory.address + at, std::min(kPiece, memory.size - at),
+                           reinterpret_cast<std::uint64_t>(CU_STREAM_LEGACY), true);
+      }
+    }
+    if (answer.ok()) {
+      cuCtxSynchronize_v2_params params{};
+      answer = t_.send(*driver_api::find("cuCtxSynchronize"), &params, false, {}, results);
+    }
+    return answer.ok() ? StepResult::done()
+                       : StepResult::decline("device memory can no longer be read: " +
+                                             words(answer));
+  }
+
+  Takeover& t_;
+  const TakeoverRequest& request_;
+  TakeoverReport& report_;
+  recovery::Frontier frontier_;
+  std::vector<std::vector<idempotency::Range>> writes_;  // of each to do
+  recovery::StandbyLink* link_ = nullptr;
+  bool warm_used_ = false;
+};
+
+TakeoverReport Takeover::take_over(const TakeoverRequest& request) {
+  TakeoverReport report;
+  Steps steps(*this, request, report);
+  report.result = recovery::take_over(steps, request.max_attempts);
+  if (report.result.end != recovery::TakeoverEnd::kRecovered) {
+    give_up();
+  }
+  return report;
+}
+
+void Takeover::give_up() {
+  if (auto* link = link_.exchange(nullptr)) {
+    link->kill();
+  }
+  enabled_ = false;
+}
+
+bool Takeover::standby_lost() const {
+  const auto* link = link_.load();
+  return active() && link != nullptr && !link->alive();
+}
+
+}  // namespace gpurecover::agent
