@@ -4,9 +4,11 @@
 //   version|N  connect  raw  attach  passive|WHY  kernel|ROW|NAME|VERDICT|TRUST|REASON
 //   launch|ROW|VERDICT|PROTECTED|COUNT  reason|ID|TEXT|COUNT  call|ID|NAME|COUNT
 //   fault|OUTCOME|KERNEL|INJECTED  fired|I|N  matched|I|N  notice|SEVERITY|TEXT
-//   config  plan  say|TEXT  line  garbage  huge  unknown  fork  close  exit|N  kill|SIGNAL
+//   config  takeover  standby  plan  say|TEXT  line  garbage  huge  unknown  fork  close  exit|N
+//   kill|SIGNAL
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +23,7 @@
 #include "cupti/protocol/codec.h"
 #include "cupti/protocol/messages.h"
 #include "cupti/protocol/shared_page.h"
+#include "cupti/protocol/standby.h"
 #include "inject/plan.h"
 
 using namespace gpurecover;
@@ -52,6 +55,7 @@ struct Agent {
   protocol::Channel channel;
   protocol::SharedPage* page = nullptr;
   protocol::Config config;
+  protocol::Channel standby_socket;
 
   template <class Message>
   void send(protocol::MessageType type, const Message& message) {
@@ -103,6 +107,30 @@ struct Agent {
       fail("the page could be cut");
     }
     ::close(frame.fd);
+  }
+
+  // Asks for a standby and waits for its hello; it then lives as long as this process.
+  void standby() {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0 ||
+        !channel.send(protocol::MessageType::kStandby, {}, kTimeout, ends[1])) {
+      fail("cannot ask for a standby");
+    }
+    ::close(ends[1]);
+    protocol::Frame frame;
+    if (channel.receive(frame, kTimeout) != protocol::Channel::Status::kFrame ||
+        frame.type != protocol::MessageType::kStandbyStarted) {
+      fail("no answer about a standby");
+    }
+    const auto started = protocol::decode<protocol::StandbyStarted>(frame.body);
+    standby_socket = protocol::Channel(ends[0]);
+    protocol::Frame first;
+    const auto hello = standby_socket.receive(first, kTimeout) == protocol::Channel::Status::kFrame
+                           ? protocol::decode<protocol::StandbyHello>(first.body)
+                           : std::nullopt;
+    std::printf("started=%d error=%s hello=%s same=%d\n", started->pid, started->error.c_str(),
+                hello ? hello->error.c_str() : "none", hello && hello->pid == started->pid);
+    std::fflush(stdout);
   }
 
   void step(const std::string& text) {
@@ -200,6 +228,11 @@ struct Agent {
       std::printf("armed=%s generation=%u\n", plan->at(0).kernel.c_str(),
                   page->plan_generation.load());
       std::fflush(stdout);
+    } else if (f[0] == "takeover") {
+      std::printf("standby=%d no_steer=%d\n", static_cast<int>(config.standby), config.no_steer);
+      std::fflush(stdout);
+    } else if (f[0] == "standby") {
+      standby();
     } else if (f[0] == "say") {
       std::printf("%s\n", f[1].c_str());
       std::fflush(stdout);

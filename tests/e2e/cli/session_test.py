@@ -3,6 +3,8 @@
 import concurrent.futures
 import json
 import os
+import re
+import select
 import socket
 import stat
 import unittest
@@ -18,6 +20,38 @@ class Session(Case):
         done, _ = self.agent("connect", "config", options=("--level", "replay", "-v",
                                                            "--name", "mine"))
         self.assertRegex(done.stdout.decode(), r"^session=mine level=1 verbosity=2 rules=[1-9]\d*\n$")
+
+    def test_takeover_options_reach_the_agent(self):
+        for options, expected in (((), "standby=1 no_steer=0"),
+                                  (("--standby", "off"), "standby=0 no_steer=0"),
+                                  (("--standby", "warm"), "standby=2 no_steer=0"),
+                                  (("--no-steer",), "standby=1 no_steer=1")):
+            done, _ = self.agent("connect", "takeover", options=options)
+            self.assertEqual(done.stdout.decode(), expected + "\n")
+
+    def test_standbys_are_started_and_end_with_their_process(self):
+        # Two one after the other; the first one's socket closes when the second's is kept.
+        done, _ = self.agent("connect", "standby", "standby", "kill|9",
+                             options=("--device", "soft", "-q"))
+        pids = re.findall(r"^started=(\d+) error= hello= same=1$", done.stdout.decode(), re.M)
+        self.assertEqual(len(pids), 2, done.stdout + done.stderr)
+        for pid in pids:
+            with self.assertRaises(ProcessLookupError):
+                os.kill(int(pid), 0)
+
+    def test_a_standby_outlives_the_supervisor_but_not_the_app(self):
+        process = self.start("run", "--device", "soft", "-q", "--", FAKE_AGENT, "connect",
+                             "standby", "line")
+        pid = int(re.match(rb"started=(\d+) error= hello= same=1", process.stdout.readline())[1])
+        process.kill()
+        process.wait(TIMEOUT)
+        os.kill(pid, 0)
+        fd = os.pidfd_open(pid)
+        self.addCleanup(os.close, fd)
+        self.assertEqual(select.select([fd], [], [], 0)[0], [])
+        process.stdin.write(b"x\n")
+        process.stdin.close()
+        self.assertEqual(select.select([fd], [], [], 10)[0], [fd])
 
     def test_plan_reaches_the_agent(self):
         done, _ = self.agent("connect", "config", verb="inject",

@@ -182,6 +182,50 @@ TEST(Session, ANewPlanIsTakenOnceItIsAnnounced) {
   ::close(page);
 }
 
+TEST(Session, AStandbyIsAskedForAndWhatComesMeanwhileIsKept) {
+  const int page = make_page(sizeof(protocol::SharedPage));
+  auto* shared = static_cast<protocol::SharedPage*>(
+      ::mmap(nullptr, sizeof(protocol::SharedPage), PROT_READ | PROT_WRITE, MAP_SHARED, page, 0));
+  {
+    Supervisor supervisor([&](protocol::Channel& channel) {
+      greet(channel, good_config(), page);
+      for (const char* error : {"", "no program"}) {
+        protocol::Frame frame;
+        ASSERT_EQ(channel.receive(frame, kSoon), protocol::Channel::Status::kFrame);
+        ASSERT_EQ(frame.type, MessageType::kStandby);
+        ASSERT_GE(frame.fd, 0);
+        protocol::PlanUpdate update;
+        update.plan = protocol::encode(std::vector<inject::Fault>{{.kernel = "meanwhile"}});
+        ASSERT_TRUE(channel.send(MessageType::kPlan, protocol::encode(update), kSoon));
+        shared->plan_generation.fetch_add(1);
+        protocol::StandbyStarted started;
+        started.pid = *error == '\0' ? 7 : 0;
+        started.error = error;
+        EXPECT_EQ(::write(frame.fd, "x", 1), 1);
+        ::close(frame.fd);
+        ASSERT_TRUE(channel.send(MessageType::kStandbyStarted, protocol::encode(started), kSoon));
+      }
+    });
+    Session session;
+    std::string error;
+    ASSERT_TRUE(session.join(error)) << error;
+    const int socket = session.start_standby(error);
+    ASSERT_GE(socket, 0) << error;
+    char byte = 0;
+    EXPECT_EQ(::read(socket, &byte, 1), 1);
+    ::close(socket);
+    EXPECT_EQ(session.start_standby(error), -1);
+    EXPECT_NE(error.find("no program"), std::string::npos) << error;
+    std::vector<inject::Fault> plan;
+    ASSERT_TRUE(session.take_new_plan(plan));
+    EXPECT_EQ(plan.size(), 2U);
+    EXPECT_EQ(session.start_standby(error), -1) << "the supervisor is gone";
+    session.abandon();
+  }
+  ::munmap(shared, sizeof(protocol::SharedPage));
+  ::close(page);
+}
+
 // Whatever a supervisor answers, the app goes on, unprotected.
 TEST(Session, BadAnswersAreRefusedWithAReason) {
   struct Case {
