@@ -37,6 +37,7 @@ void Agent::dispatch(ThreadState& state, std::uint32_t cbid, const CUpti_Callbac
       }
     } else {
       session_.call_without_row(cbid, driver_api::name_of(cbid));
+      takeover_.count_obstacle(driver_api::name_of(cbid));
     }
     return;
   }

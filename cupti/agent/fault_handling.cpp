@@ -278,7 +278,9 @@ bool Agent::survive(ThreadState& state, CUresult result) {
   if (!classifier::is_sticky(code) || dead_.load(std::memory_order_relaxed)) {
     return false;
   }
-  state.call.entered = std::chrono::steady_clock::now();
+  if (!takeover_.wanted()) {
+    state.call.entered = std::chrono::steady_clock::now();
+  }
   Incident incident;
   incident.code = code;
   incident.phase = Phase::kRun;

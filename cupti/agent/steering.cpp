@@ -316,6 +316,18 @@ void Steering::enter(SteeredCall& state, const driver_api::Call& call,
       steer = true;
       break;
     }
+    case Hook::kHostUnregister: {
+      // Our own registration is not the app's to undo: to it this is memory of cuMemHostAlloc.
+      auto& p = as<cuMemHostUnregister_params>(params);
+      if (number(p.p) - options_.host_arena >= options_.host_arena_size ||
+          !steered_address(number(p.p))) {
+        return;
+      }
+      state.saved[0] = number(p.p);
+      p.p = &state.host_out;
+      steer = true;
+      break;
+    }
     case Hook::kCreate: {
       auto& p = as<cuMemCreate_params>(params);
       if (p.prop == nullptr || p.prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
@@ -447,6 +459,12 @@ void Steering::leave(SteeredCall& state, const driver_api::Call& call,
     case Hook::kFreeHost:
       if (mine) {
         result = free_host(state.saved[0], context);
+      }
+      break;
+    case Hook::kHostUnregister:
+      as<cuMemHostUnregister_params>(params).p = reinterpret_cast<void*>(state.saved[0]);
+      if (mine || result == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) {
+        result = CUDA_ERROR_INVALID_VALUE;
       }
       break;
     case Hook::kCreate: {
@@ -1039,6 +1057,21 @@ bool Steering::steered_address(std::uint64_t address) const {
           address - options_.host_arena < options_.host_arena_size);
 }
 
+// Of an address at which nothing is allocated: as the driver says of any such.
+Steering::Said Steering::nobodys(CUpointer_attribute attribute, void* value) {
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      std::memset(value, 0, size_of(attribute));
+      return Said::kValue;
+    default:
+      return Said::kNobody;
+  }
+}
+
 Steering::Said Steering::attribute(CUpointer_attribute attribute, std::uint64_t address,
                                    void* value) const {
   const Lock lock(mutex_);
@@ -1046,7 +1079,7 @@ Steering::Said Steering::attribute(CUpointer_attribute attribute, std::uint64_t 
     const Arena::Block* const block = host_arena_->find(address);
     const auto at = block != nullptr ? host_metas_.find(block->address) : host_metas_.end();
     if (at == host_metas_.end() || at->second.freeing) {
-      return Said::kNone;
+      return nobodys(attribute, value);
     }
     switch (attribute) {
       case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -1076,7 +1109,7 @@ Steering::Said Steering::attribute(CUpointer_attribute attribute, std::uint64_t 
   const Arena::Block* const block = arena_->find(address);
   const auto at = block != nullptr ? metas_.find(block->address) : metas_.end();
   if (at == metas_.end() || at->second.freeing) {
-    return Said::kNone;
+    return nobodys(attribute, value);
   }
   const Meta& meta = at->second;
   switch (attribute) {
@@ -1186,6 +1219,7 @@ void Steering::after(const driver_api::Call& call, const CUpti_CallbackData& dat
           result = CUDA_SUCCESS;
           break;
         case Said::kNone:
+        case Said::kNobody:
           result = CUDA_ERROR_INVALID_VALUE;
           break;
         case Said::kNotOurs:
@@ -1200,13 +1234,18 @@ void Steering::after(const driver_api::Call& call, const CUpti_CallbackData& dat
         break;
       }
       for (unsigned i = 0; i < p.numAttributes; ++i) {
-        if (p.data[i] != nullptr && attribute(p.attributes[i], p.ptr, p.data[i]) == Said::kNone) {
-          // As the driver says "none" here.
-          if (p.attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
-            put(p.data[i], -2);
-          } else {
-            std::memset(p.data[i], 0, size_of(p.attributes[i]));
-          }
+        if (p.data[i] == nullptr) {
+          continue;
+        }
+        const CUpointer_attribute which = p.attributes[i];
+        const Said said = attribute(which, p.ptr, p.data[i]);
+        // What the driver says where there is nothing to say (an H200, driver 580).
+        if (said == Said::kNobody && which == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
+          put(p.data[i], -2);
+        } else if (said == Said::kNobody && which == CU_POINTER_ATTRIBUTE_HOST_POINTER) {
+          put(p.data[i], p.ptr);
+        } else if (said == Said::kNobody || said == Said::kNone) {
+          std::memset(p.data[i], 0, size_of(which));
         }
       }
       result = CUDA_SUCCESS;
@@ -1266,6 +1305,12 @@ void Steering::after(const driver_api::Call& call, const CUpti_CallbackData& dat
       result = CUDA_SUCCESS;
       break;
     }
+    case Hook::kHostRegister:
+      if (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED &&
+          steered_address(number(as<cuMemHostRegister_v2_params>(params).p))) {
+        result = CUDA_ERROR_INVALID_VALUE;  // as for memory of cuMemHostAlloc
+      }
+      break;
     case Hook::kShared:
       if (call.name == "cuIpcGetMemHandle" &&
           as<cuIpcGetMemHandle_params>(params).dptr - options_.arena < options_.arena_size &&

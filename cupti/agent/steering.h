@@ -209,7 +209,9 @@ class Steering {
   bool steers(CUmemoryPool pool, int device);
   // The attribute of steered memory as plain memory has it, into `value`. kNotOurs: what the driver
   // said is right.
-  enum class Said : std::uint8_t { kNotOurs, kValue, kNone };
+  // kNone: plain memory has no such value. kNobody: nothing is allocated there.
+  enum class Said : std::uint8_t { kNotOurs, kValue, kNone, kNobody };
+  static Said nobodys(CUpointer_attribute attribute, void* value);
   Said attribute(CUpointer_attribute attribute, std::uint64_t address, void* value) const;
   bool steered_address(std::uint64_t address) const;
   void say_once(std::atomic<bool>& said, const std::string& text);

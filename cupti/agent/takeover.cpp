@@ -350,12 +350,15 @@ CUresult Takeover::before_call(const driver_api::Call& call, std::uint32_t cbid,
                                const void* params) {
   (void)cbid;
   (void)params;
+  if (call.kind == Kind::kGraphLaunch || call.hook == Hook::kLaunchUnprotected) {
+    count_obstacle(call.name);  // what it does is not followed
+  }
   return is_edge(call) ? drain() : CUDA_SUCCESS;
 }
 
-void Takeover::count_obstacle(const driver_api::Call& call) {
+void Takeover::count_obstacle(std::string_view call) {
   const std::lock_guard lock(obstacles_mutex_);
-  obstacles_.emplace(call.name);
+  obstacles_.emplace(call);
 }
 
 CUresult Takeover::after_call(const driver_api::Call& call, std::uint32_t cbid, const void* params,
@@ -406,10 +409,10 @@ CUresult Takeover::after_call(const driver_api::Call& call, std::uint32_t cbid, 
   }
   if (call.after == driver_api::After::kDeclined && call.kind != Kind::kProcess &&
       call.kind != Kind::kQuery) {
-    count_obstacle(call);
+    count_obstacle(call.name);
   }
   if (call.kind == Kind::kGraph && call.name.starts_with("cuGraphInstantiate")) {
-    count_obstacle(call);
+    count_obstacle(call.name);
   }
   if (call.hook == Hook::kReports && call.name.starts_with("cuCtxSynchronize")) {
     unfinished_ = false;

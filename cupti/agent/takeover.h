@@ -97,6 +97,8 @@ class Takeover final : public Steering::Sink {
   CUresult after_call(const driver_api::Call& call, std::uint32_t cbid, const void* params,
                       CUcontext context);
   void thread_gone(const ThreadState& state);
+  // The app has made a call that cannot be carried over, or that nothing is known about.
+  void count_obstacle(std::string_view call);
 
   // --- the takeover ---
   // Nobody else is in a driver call (WorkGate).
@@ -149,7 +151,6 @@ class Takeover final : public Steering::Sink {
   // Waits for what a stream has; an endless wait becomes `unfinished_`.
   CUresult settle(CUstream stream);
   bool patient(std::chrono::steady_clock::time_point since);
-  void count_obstacle(const driver_api::Call& call);
   std::string obstacle() const;
 
   // Makes sure that the standby has an object of the app's.

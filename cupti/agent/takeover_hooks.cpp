@@ -46,6 +46,9 @@ void Agent::enter_takeover(ThreadState& state, const driver_api::Call& call, std
   under_way.steered = false;
   under_way.launch_in_doubt = false;
   under_way.epoch = takeover_.epoch();
+  if (!is_launch(call)) {
+    under_way.entered = std::chrono::steady_clock::now();
+  }
   if (!takeover_.enabled()) {
     return;
   }
@@ -136,6 +139,9 @@ void Agent::finish_takeover(ThreadState& state, const driver_api::Call& call, st
   CUresult code = takeover_.after_call(call, cbid, data.functionParams, data.context);
   while (code != CUDA_SUCCESS) {
     // The call was taken, and what it began has failed.
+    if (call.kind == Kind::kHostFunction || call.kind == Kind::kStreamMemory) {
+      takeover_.count_obstacle(call.name);  // it may have happened, and must not happen twice
+    }
     if (!survive(state, code)) {
       return;  // the app's next call meets it, as it would have
     }

@@ -115,7 +115,6 @@ bool WorkGate::begin(Lane& own) noexcept {
     begun = false;
   }
   if (begun) {
-    disturbed_.store(false);
     while (!others_are_out(own)) {
       if (Clock::now() > deadline) {
         end();

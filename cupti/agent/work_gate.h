@@ -64,7 +64,11 @@ class WorkGate {
   // that has entered. Whatever the others have done meanwhile, a fault of their own included, is to
   // be looked at again.
   bool begin(Lane& own) noexcept;
-  void end() noexcept { worker_.store(nullptr); }
+  void end() noexcept {
+    // Not at the next `begin`, which others may see before it is through.
+    disturbed_.store(false);
+    worker_.store(nullptr);
+  }
   // Whether everybody has kept out since the last `begin`; for the one who works.
   bool undisturbed() const noexcept { return !disturbed_.load(); }
   Barriers barriers() const noexcept { return barriers_; }

@@ -11,6 +11,7 @@
 #   not-fired   gpu-4-not-fired.txt        plans that fired and that did not
 #   bench       gpu-5-launch-overhead.*    what a launch costs
 #   torch       gpu-6-pytorch.txt          a PyTorch training
+#   takeover    gpu-4-takeover.txt         sticky faults survived
 #
 # Needs python3 (standard library; torch for `torch`) and coreutils. Exit status: 0 all pass,
 # 1 something failed or was not run, 2 bad usage.
@@ -21,7 +22,7 @@ stage=stage out=gpu-results jobs=8 total=540
 sections=()
 
 usage() {
-  sed -n '3,18s/^# \{0,1\}//p' "$0"
+  sed -n '3,19s/^# \{0,1\}//p' "$0"
 }
 
 while [ $# -gt 0 ]; do
@@ -31,11 +32,11 @@ while [ $# -gt 0 ]; do
       declare "${1#--}=$2"
       shift 2 ;;
     --help | -h) usage; exit 0 ;;
-    matrix | oom | not-fired | bench | torch) sections+=("$1"); shift ;;
+    matrix | oom | not-fired | bench | torch | takeover) sections+=("$1"); shift ;;
     *) echo "run.sh: unknown argument '$1'" >&2; usage >&2; exit 2 ;;
   esac
 done
-[ ${#sections[@]} -gt 0 ] || sections=(matrix oom not-fired bench torch)
+[ ${#sections[@]} -gt 0 ] || sections=(matrix oom not-fired bench torch takeover)
 for number in "$jobs" "$total"; do
   case $number in
     '' | *[!0-9]* | 0*) echo "run.sh: not a positive whole number: '$number'" >&2; exit 2 ;;
@@ -52,7 +53,7 @@ timeout -k 5 30 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 
 # The launch bound benchmark is alone on the machine; the time that is left is shared out as it
 # goes, so that a section that hangs cannot take all of it from those behind.
-declare -A share=([matrix]=240 [oom]=90 [not-fired]=90 [bench]=150 [torch]=240)
+declare -A share=([matrix]=240 [oom]=90 [not-fired]=90 [bench]=150 [torch]=240 [takeover]=240)
 failed=0
 for section in "${sections[@]}"; do
   left=$((total - SECONDS))
