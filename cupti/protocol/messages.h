@@ -23,7 +23,7 @@ inline constexpr char kAgentFile[] = "libgpurecover.so";
 inline constexpr char kStandbyFile[] = "gpurecover-standby";
 
 // Where the app's device memory is put, in every process of a session. Sanitizers own much of the
-// address space; this range is free with them and without (docs/architecture.md).
+// address space; this range is free with them and without (docs/steering.md).
 inline constexpr std::uint64_t kDefaultArena = 0x5500'0000'0000;
 inline constexpr std::uint64_t kDefaultArenaSize = std::uint64_t{1} << 38;
 

@@ -18,6 +18,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <functional>
 #include <random>
@@ -268,8 +269,8 @@ class StandbyTest : public testing::Test {
     std::vector<std::byte> results;
     Answer answer = link_->call(message, results);
     if (answer.ok()) {
-      EXPECT_TRUE(store_results(*row, params, results, [](std::string_view text) {
-        return static_cast<const char*>(::strndup(text.data(), text.size()));
+      EXPECT_TRUE(store_results(*row, params, results, [&](std::string_view text) {
+        return kept_.emplace_back(text).c_str();
       })) << name;
     }
     return answer;
@@ -308,6 +309,7 @@ class StandbyTest : public testing::Test {
   int socket_ = -1;
   pid_t pid_ = -1;
   std::unique_ptr<StandbyLink> link_;
+  std::deque<std::string> kept_;
 };
 
 TEST_F(StandbyTest, WorksOnTheAppsMemory) {
