@@ -324,6 +324,11 @@ void Steering::enter(SteeredCall& state, const driver_api::Call& call,
         return;
       }
       state.saved[0] = number(p.p);
+      {
+        const Lock lock(mutex_);
+        const auto at = host_metas_.find(number(p.p));
+        state.saved[1] = at != host_metas_.end() && !at->second.freeing ? 1 : 0;
+      }
       p.p = &state.host_out;
       steer = true;
       break;
@@ -464,7 +469,8 @@ void Steering::leave(SteeredCall& state, const driver_api::Call& call,
     case Hook::kHostUnregister:
       as<cuMemHostUnregister_params>(params).p = reinterpret_cast<void*>(state.saved[0]);
       if (mine || result == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) {
-        result = CUDA_ERROR_INVALID_VALUE;
+        result =
+            state.saved[1] != 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
       }
       break;
     case Hook::kCreate: {
