@@ -175,6 +175,12 @@ void ImageStore::open(Stored& stored, image::ComputeCapability device) {
     stored.reason = "image not understood: " + image.error().what;
     return;
   }
+  const auto runs = image::select(*image, device);
+  if (runs && image->entries[*runs].kind == image::EntryKind::kCubin) {
+    if (auto variables = image::variables_of_cubin(image->entries[*runs].data)) {
+      stored.variables = std::make_shared<const image::ModuleVariables>(std::move(*variables));
+    }
+  }
   const auto entry = image::ptx_for_machine_code(*image, device);
   if (!entry) {
     stored.reason = entry.error();
@@ -186,6 +192,16 @@ void ImageStore::open(Stored& stored, image::ComputeCapability device) {
     return;
   }
   stored.module = std::make_shared<const image::ptx::Module>(std::move(*module));
+  if (runs && *runs == *entry) {
+    stored.variables =
+        std::make_shared<const image::ModuleVariables>(image::variables_of(*stored.module));
+  }
+}
+
+std::shared_ptr<const image::ModuleVariables> ImageStore::variables(const void* owner) {
+  const std::lock_guard lock(mutex_);
+  const auto at = images_.find(owner);
+  return at != images_.end() ? at->second->variables : nullptr;
 }
 
 KernelKnowledge ImageStore::summarize(const void* owner, const std::string& symbol,

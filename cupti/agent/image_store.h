@@ -11,6 +11,7 @@
 #include "idempotency/access_summary.h"
 #include "image/image.h"
 #include "image/ptx_ir.h"
+#include "image/variables.h"
 
 namespace gpurecover::agent {
 
@@ -45,6 +46,9 @@ class ImageStore {
 
   KernelKnowledge summarize(const void* owner, const std::string& symbol,
                             image::ComputeCapability device);
+  // The variables of what the device runs of an image, after `summarize` has read it. Null if they
+  // cannot be told.
+  std::shared_ptr<const image::ModuleVariables> variables(const void* owner);
 
  private:
   struct Stored {
@@ -57,6 +61,7 @@ class ImageStore {
     image::ComputeCapability device;  // for which it was
     std::string reason;               // why no PTX speaks for it
     std::shared_ptr<const image::ptx::Module> module;
+    std::shared_ptr<const image::ModuleVariables> variables;
   };
   void open(Stored& stored, image::ComputeCapability device);
 

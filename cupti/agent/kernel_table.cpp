@@ -89,6 +89,8 @@ std::unique_ptr<Kernel> KernelTable::make(CUfunction handle, CUcontext context,
   if (name == nullptr) {
     name = symbol_hint;
   }
+  kernel->owner = owner;
+  kernel->library = library != nullptr;
   kernel->symbol = name != nullptr ? name : "(unnamed kernel)";
   kernel->name = classifier::kernel_base_name(kernel->symbol);
   kernel->gaps = false;

@@ -22,6 +22,8 @@
 
 namespace gpurecover::agent {
 
+struct GlobalsEffect;
+
 // Where the variables of a kernel's module lie in its context, as far as its summary asks.
 class ModuleSymbols : public idempotency::SymbolRanges {
  public:
@@ -42,6 +44,9 @@ struct Kernel {
   std::shared_ptr<const idempotency::KernelSummary> declared;
   std::string unknown_reason;
   ModuleSymbols symbols;
+  const void* owner = nullptr;  // CUmodule, or CUlibrary if `library`; null: not known
+  bool library = false;
+  mutable std::atomic<const GlobalsEffect*> globals{nullptr};  // see Globals
 
   // Which faults of the plan have a pattern that matches, as a bit set, and for which plan it was
   // worked out.

@@ -316,13 +316,23 @@ CUresult Takeover::serve_launch(ThreadState& state) {
     end_launch(state, false, false);
     return CUDA_ERROR_NOT_SUPPORTED;  // its obstacle; it must not run as something else
   }
-  if (under_way.undone) {
-    remote.marker = 0;
+  const std::uint64_t marker = std::exchange(remote.marker, 0);
+  if (!under_way.undone && under_way.variables.empty()) {
+    remote.marker = marker;
   }
   const Answer answer = link->launch(remote);
   // Of a standby that died meanwhile it is not known whether it has launched; the log then says what
   // became of it, and it is not to be launched once more.
   under_way.launch_in_doubt = !answer.sent;
+  if (answer.ok() && !under_way.undone && !under_way.variables.empty()) {
+    auto* const stream = reinterpret_cast<CUstream>(remote.stream);
+    globals_.copy(under_way.variables, stream);
+    cuStreamWriteValue32_v2_params mark{stream, marker, remote.marker_value,
+                                        CU_STREAM_WRITE_VALUE_DEFAULT};
+    if (marker != 0) {
+      serve_own("cuStreamWriteValue32_v2", &mark);
+    }
+  }
   end_launch(state, answer.ok() || !answer.sent, false);
   return answer_code(answer);
 }
@@ -532,6 +542,24 @@ CUresult Takeover::serve_global(ObjectKey owner, const char* name, CUdeviceptr* 
     *bytes = size;
   }
   return CUDA_SUCCESS;
+}
+
+Globals::Standby Takeover::standby_for_globals() {
+  return {
+      [this](ObjectKey key) { return ensure(key); },
+      [this](const GlobalVariable& variable, std::uint64_t& address, std::uint64_t& size) {
+        auto* link = link_.load();
+        return link == nullptr
+                   ? Answer{}
+                   : link->find_global(variable.owner.handle, variable.owner.kind == 'L',
+                                       variable.name, address, size);
+      },
+      [this](std::uint64_t to, std::uint64_t from, std::uint64_t size) {
+        auto* link = link_.load();
+        return link == nullptr ? Answer{}
+                               : link->copy(to, from, size, number(CU_STREAM_LEGACY), false);
+      },
+  };
 }
 
 CUresult Takeover::serve_function(CUfunction* function, CUmodule module, const char* name) {

@@ -159,7 +159,16 @@ const char* append_attributes(const CUlaunchConfig& config, std::vector<std::byt
   return obstacle;
 }
 
-Takeover::Takeover(const Parts& parts) : parts_(parts) {}
+Takeover::Takeover(const Parts& parts)
+    : parts_(parts),
+      globals_({parts.driver, parts.images, objects_,
+                [this](CUdeviceptr* address, std::size_t size) {
+                  return parts_.steering.allocate(address, size);
+                },
+                [this](CUdeviceptr address) { parts_.steering.free(address); },
+                [this](CUstream stream) { return settle(stream); },
+                [this](recovery::StreamLog& log) { return wait_for(log); },
+                [this] { return wanted() && (enabled() || !launched_); }}) {}
 Takeover::~Takeover() = default;
 
 bool Takeover::enable() {
@@ -232,6 +241,9 @@ void Takeover::begin_launch(ThreadState& state, const Kernel& kernel, const Laun
   launched_.store(true, std::memory_order_relaxed);
   const bool gathered =
       gather_arguments(kernel, launch.kernel_params, launch.extra, state.arguments);
+  Globals::release(state.call.variables);
+  globals_.begin_launch(kernel, gathered ? state.arguments : std::span<const std::byte>{}, stream,
+                        log, state.call.variables);
   state.call.log = &log;
   state.call.marker = log.begin(log_.next_order(), [&](LoggedLaunch& entry) {
     entry.kernel = &kernel;
@@ -263,12 +275,60 @@ void Takeover::end_launch(ThreadState& state, bool taken, bool mark) {
   if (log == nullptr) {
     return;
   }
+  if (taken && mark && !active()) {
+    globals_.copy(state.call.variables, reinterpret_cast<CUstream>(log->stream()));
+  }
+  state.call.followed = taken;
   if (taken && mark && log->word() != nullptr && !active()) {
     parts_.driver.cuStreamWriteValue32(reinterpret_cast<CUstream>(log->stream()),
                                        reinterpret_cast<CUdeviceptr>(log->word()),
                                        state.call.marker, CU_STREAM_WRITE_VALUE_DEFAULT);
   }
   log->end(state.call.marker, taken);
+  Globals::release(state.call.variables);
+}
+
+CUresult Takeover::follow_launch(ThreadState& state, const Kernel& kernel,
+                                 const LaunchCall& launch) {
+  const bool gathered =
+      gather_arguments(kernel, launch.kernel_params, launch.extra, state.arguments);
+  return globals_.after_launch(kernel, gathered ? state.arguments : std::span<const std::byte>{},
+                               launch.explicit_stream());
+}
+
+void Takeover::note_globals(const driver_api::Call& call, const void* params) {
+  const auto note = [&](ObjectKey owner, const char* name, const CUdeviceptr* address,
+                        const std::size_t* size, bool managed) {
+    if (address != nullptr) {
+      globals_.note_address(owner, name, *address, size != nullptr ? *size : 0, managed);
+    }
+  };
+  switch (call.hook) {
+    case Hook::kModuleGetGlobal: {
+      const auto& p = *static_cast<const cuModuleGetGlobal_v2_params*>(params);
+      note({'m', reinterpret_cast<std::uint64_t>(p.hmod)}, p.name, p.dptr, p.bytes, false);
+      break;
+    }
+    case Hook::kLibraryGetGlobal: {
+      const auto& p = *static_cast<const cuLibraryGetGlobal_params*>(params);
+      note({'L', reinterpret_cast<std::uint64_t>(p.library)}, p.name, p.dptr, p.bytes, false);
+      break;
+    }
+    case Hook::kLibraryGetManaged: {
+      const auto& p = *static_cast<const cuLibraryGetManaged_params*>(params);
+      note({'L', reinterpret_cast<std::uint64_t>(p.library)}, p.name, p.dptr, p.bytes, true);
+      break;
+    }
+    case Hook::kModuleUnload:
+    case Hook::kLibraryUnload: {
+      std::uint64_t owner = 0;
+      std::memcpy(&owner, params, sizeof owner);
+      globals_.note_unload(owner);
+      break;
+    }
+    default:
+      break;
+  }
 }
 
 bool Takeover::patient(Clock::time_point since) {
@@ -417,6 +477,14 @@ CUresult Takeover::after_call(const driver_api::Call& call, std::uint32_t cbid, 
   if (call.hook == Hook::kReports && call.name.starts_with("cuCtxSynchronize")) {
     unfinished_ = false;
   }
+  if (call.kind == Kind::kModule) {
+    note_globals(call, params);
+  } else if (const auto [begin, end] = written_by(call, params); end != 0) {
+    if (const CUresult code = globals_.after_write(begin, end, stream_of(call, cbid, params));
+        code != CUDA_SUCCESS) {
+      return code;
+    }
+  }
   if (leaves_work(call)) {
     return settle(stream_of(call, cbid, params));
   }
@@ -436,6 +504,9 @@ std::string Takeover::obstacle() const {
     return "work that waits for the host, or took longer than " +
            std::to_string(std::chrono::seconds(kPatience).count()) +
            " s, was under way, and what it has done is not known";
+  }
+  if (std::string why = globals_.obstacle(); !why.empty()) {
+    return why;
   }
   const std::lock_guard lock(obstacles_mutex_);
   if (!obstacles_.empty()) {
@@ -568,7 +639,8 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
         }
       }
     }
-    return StepResult::done();
+    std::string why = t_.globals_.restore(t_.standby_for_globals());
+    return why.empty() ? StepResult::done() : StepResult::decline(std::move(why));
   }
 
   StepResult replay() override {
@@ -607,7 +679,18 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
     std::vector<std::byte> results;
     const Answer answer =
         t_.send(*driver_api::find("cuCtxSynchronize"), &params, false, {}, results);
-    return answer.ok() ? StepResult::done() : failed(answer.sent, answer.code, words(answer));
+    if (!answer.ok()) {
+      return failed(answer.sent, answer.code, words(answer));
+    }
+    for (const LoggedLaunch& launch : frontier_.to_do) {
+      if (std::string why = t_.globals_.refresh(t_.standby_for_globals(),
+                                                *static_cast<const Kernel*>(launch.kernel),
+                                                launch.launch.arguments);
+          !why.empty()) {
+        return StepResult::decline(std::move(why));
+      }
+    }
+    return StepResult::done();
   }
 
   StepResult commit() override {

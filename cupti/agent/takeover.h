@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cupti/agent/globals.h"
 #include "cupti/agent/image_store.h"
 #include "cupti/agent/kernel_table.h"
 #include "cupti/agent/launch_call.h"
@@ -90,6 +91,8 @@ class Takeover final : public Steering::Sink {
   void begin_launch(ThreadState& state, const Kernel& kernel, const LaunchCall& launch,
                     bool replayable);
   void end_launch(ThreadState& state, bool taken, bool mark);
+  // After a launch that succeeded in another way than between those two.
+  CUresult follow_launch(ThreadState& state, const Kernel& kernel, const LaunchCall& launch);
   // Before any other call: waits for the launches under way where the call is an edge. The error
   // that this met, which may be the fault.
   CUresult before_call(const driver_api::Call& call, std::uint32_t cbid, const void* params);
@@ -152,6 +155,8 @@ class Takeover final : public Steering::Sink {
   CUresult settle(CUstream stream);
   bool patient(std::chrono::steady_clock::time_point since);
   std::string obstacle() const;
+  void note_globals(const driver_api::Call& call, const void* params);
+  Globals::Standby standby_for_globals();
 
   // Makes sure that the standby has an object of the app's.
   recovery::Answer ensure(ObjectKey key);
@@ -181,6 +186,7 @@ class Takeover final : public Steering::Sink {
   std::atomic<std::uint64_t> epoch_{0};
   recovery::LaunchLog log_;
   Objects objects_;
+  Globals globals_;
   // The words of the log, shared with the standby.
   SharedHost words_{};
   std::atomic<bool> launched_{false};    // since the last drain

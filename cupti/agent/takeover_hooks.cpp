@@ -45,6 +45,7 @@ void Agent::enter_takeover(ThreadState& state, const driver_api::Call& call, std
   under_way.served = false;
   under_way.steered = false;
   under_way.launch_in_doubt = false;
+  under_way.followed = false;
   under_way.epoch = takeover_.epoch();
   if (!is_launch(call)) {
     under_way.entered = std::chrono::steady_clock::now();
@@ -133,7 +134,15 @@ void Agent::leave_takeover(ThreadState& state, const driver_api::Call& call, std
 
 void Agent::finish_takeover(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
                             const CUpti_CallbackData& data, CUresult& result) {
-  if (state.call.takeover != data.correlationId || result != CUDA_SUCCESS || is_launch(call)) {
+  if (state.call.takeover != data.correlationId || result != CUDA_SUCCESS) {
+    return;
+  }
+  if (is_launch(call)) {
+    // Launched again in place, or not yet: whatever it was, the shadows are to say what is.
+    if (takeover_.enabled() && !state.call.followed && !state.call.ignored &&
+        state.call.kernel != nullptr) {
+      takeover_.follow_launch(state, *state.call.kernel, state.call.launch);
+    }
     return;
   }
   CUresult code = takeover_.after_call(call, cbid, data.functionParams, data.context);

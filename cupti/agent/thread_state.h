@@ -20,6 +20,7 @@
 namespace gpurecover::agent {
 
 struct Injection;
+struct GlobalVariable;
 
 // The verdict of a launch as far as the hot path needs it.
 struct Judgement {
@@ -79,6 +80,8 @@ struct CallUnderWay {
   recovery::StreamLog* log = nullptr;
   std::uint32_t marker = 0;
   bool replayable = false;
+  std::vector<GlobalVariable*> variables;  // of modules, that it may write; claimed
+  bool followed = false;                   // what it does to variables is accounted for
   // Whether the standby is to do the call, what the app passed, and how many takeovers there had
   // been at its enter.
   std::uint32_t takeover = 0;  // the call that this is about: its correlation id

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cupti/agent/image_store.h"
+#include "cupti/agent/kernel_table.h"
+#include "cupti/agent/objects.h"
+#include "cupti/driver_api/driver.h"
+#include "cupti/driver_api/driver_api.h"
+#include "recovery/launch_log.h"
+#include "recovery/standby_link.h"
+
+namespace gpurecover::agent {
+
+// A variable of a module as it lies in the app's context. Never freed: records of kernels point to
+// it.
+struct GlobalVariable {
+  ObjectKey owner;   // the module or library by which it was found
+  std::string name;  // mangled
+  std::uint64_t address = 0;
+  std::uint64_t size = 0;
+  bool owner_known = false;  // the owner was an object of the app's when the variable was found
+
+  // What a fresh load of its module would have to be given for it.
+  enum class State : std::uint8_t {
+    kInitial,  // nothing: it holds its initial value
+    kTaking,   // a thread takes its first shadow
+    kHeld,     // the shadow, with what is under way in streams done to it
+    kLost,     // nobody knows
+  };
+  std::atomic<State> state{State::kInitial};
+  std::atomic<bool> claimed{false};  // a launch that writes it is being issued
+  std::atomic<bool> gone{false};     // its module was unloaded
+  // By whoever has claimed it:
+  CUdeviceptr shadow = 0;
+  recovery::StreamLog* last = nullptr;  // of the last launch that writes it
+};
+
+// What launches of one kernel do to variables; see Kernel::globals.
+struct GlobalsEffect {
+  std::vector<GlobalVariable*> writes;  // at every launch
+  // It may write through addresses that nobody follows: then also whatever the host has an address
+  // of.
+  bool wild = false;
+  // Bytes of the parameter block where addresses stand that it writes through: offset and size.
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> pointers;
+  std::string obstacle;  // why a process that has launched it is not taken over; empty: it may be
+};
+
+// The variables of modules (`__device__`, `__constant__`): they live in the context and are lost
+// with it, so what may have changed them is followed by a copy of the variable in memory that
+// outlives the context, its shadow. A takeover gives the shadows to the freshly loaded modules.
+//
+// Assumed: kernels reach the variables of other modules only by addresses that the host has asked
+// for.
+//
+// Thread-safe. No lock is held across a driver call.
+class Globals {
+ public:
+  struct Parts {
+    driver_api::Driver& driver;
+    ImageStore& images;
+    const Objects& objects;
+    // Device memory that a standby can map; its codes.
+    std::function<CUresult(CUdeviceptr*, std::size_t)> allocate;
+    std::function<void(CUdeviceptr)> free;
+    // Wait for the work of a stream, as long as that is sensible.
+    std::function<CUresult(CUstream)> settle;
+    std::function<CUresult(recovery::StreamLog&)> wait_for;
+    // False: nobody will ever need a shadow any more.
+    std::function<bool()> needed;
+  };
+  explicit Globals(Parts parts);
+  ~Globals();
+
+  // Of (c) in the words of a launch that nothing is known of: all writable variables of its image,
+  // up to so many bytes together.
+  static constexpr std::uint64_t kMaxImageBytes = 16 << 20;
+
+  // --- the app's calls, in their callbacks ---
+  // The app has been told where a variable lies; `managed`: it may then use it without any call.
+  void note_address(ObjectKey owner, const char* name, std::uint64_t address, std::uint64_t size,
+                    bool managed);
+  // A module or library is unloaded.
+  void note_unload(std::uint64_t owner);
+
+  // Before a launch on a stream that does not capture: the variables that it may write are ready to
+  // be copied, and `out` has them, claimed until `release`. `arguments`: the packed block; empty if
+  // it could not be read.
+  void begin_launch(const Kernel& kernel, std::span<const std::byte> arguments, CUstream stream,
+                    recovery::StreamLog& log, std::vector<GlobalVariable*>& out) {
+    const GlobalsEffect* effect = kernel.globals.load(std::memory_order_acquire);
+    if (effect == nullptr) [[unlikely]] {
+      effect = &effect_of(kernel);
+    }
+    if (effect->writes.empty() && taken_count_.load(std::memory_order_relaxed) == 0) [[likely]] {
+      return;
+    }
+    claim_all(*effect, arguments, stream, log, out);
+  }
+  // Copies them to their shadows, behind the launch in its stream and before its marker.
+  void copy(std::span<GlobalVariable* const> variables, CUstream stream);
+  static void release(std::vector<GlobalVariable*>& variables);
+  // What the host has done on a stream may have written [begin, end): the shadows follow. Returns
+  // an error of the work itself.
+  CUresult after_write(std::uint64_t begin, std::uint64_t end, CUstream stream);
+  // As after_write, for a launch that was not followed while it was issued.
+  CUresult after_launch(const Kernel& kernel, std::span<const std::byte> arguments,
+                        CUstream stream);
+
+  // --- takeover ---
+  // Why a takeover would lose content; empty if it would not.
+  std::string obstacle() const;
+  // The other process as it is needed here.
+  struct Standby {
+    std::function<recovery::Answer(ObjectKey)> ensure;
+    std::function<recovery::Answer(const GlobalVariable&, std::uint64_t& address,
+                                   std::uint64_t& size)>
+        find;
+    std::function<recovery::Answer(std::uint64_t to, std::uint64_t from, std::uint64_t size)> copy;
+  };
+  // Loads the modules whose variables are known, in the order in which the app did, and gives the
+  // variables their content. Why that cannot be; empty: done.
+  std::string restore(const Standby& standby) const;
+  // Brings the shadows of what a launch may write up to date after the standby has done it.
+  std::string refresh(const Standby& standby, const Kernel& kernel,
+                      std::span<const std::byte> arguments);
+
+ private:
+  const GlobalsEffect& effect_of(const Kernel& kernel);
+  std::unique_ptr<GlobalsEffect> make_effect(const Kernel& kernel);
+  void add_own_variables(const Kernel& kernel, GlobalsEffect& effect);
+  GlobalVariable* record(ObjectKey owner, std::string_view name, std::uint64_t address,
+                         std::uint64_t size);
+  void affected(const GlobalsEffect& effect, std::span<const std::byte> arguments,
+                std::vector<GlobalVariable*>& out) const;
+  void claim_all(const GlobalsEffect& effect, std::span<const std::byte> arguments, CUstream stream,
+                 recovery::StreamLog& log, std::vector<GlobalVariable*>& out);
+  bool claim(GlobalVariable& variable);
+  void take_first(GlobalVariable& variable, CUstream stream);
+  bool has_shadow(GlobalVariable& variable);
+  CUresult copy_written(GlobalVariable& variable, std::uint64_t begin, std::uint64_t end,
+                        CUstream stream);
+  void count_obstacle(const std::string& why);
+
+  const Parts parts_;
+  std::atomic<std::size_t> taken_count_{0};
+  mutable std::shared_mutex mutex_;
+  std::map<std::uint64_t, GlobalVariable*> by_address_;
+  std::vector<GlobalVariable*> taken_;  // whose address the host knows; sorted by address
+  std::vector<std::unique_ptr<GlobalVariable>> all_;
+  std::vector<std::unique_ptr<GlobalsEffect>> effects_;
+  std::string obstacle_;  // the first
+};
+
+// The device memory that a successful copy or set may have written, [begin, end), by its row; 0, 0
+// for none, and for calls that are not followed.
+std::pair<std::uint64_t, std::uint64_t> written_by(const driver_api::Call& call,
+                                                   const void* params);
+
+}  // namespace gpurecover::agent
