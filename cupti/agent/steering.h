@@ -173,7 +173,7 @@ class Steering {
   };
   enum class State : std::uint8_t { kUntried, kOn, kOff };
   // No code of the driver's: the arena cannot serve this one, the driver may.
-  static constexpr CUresult kNotHere = static_cast<CUresult>(-1);
+  static constexpr CUresult kNotHere = static_cast<CUresult>(1023);  // within the enumeration
 
   bool ready();
   std::optional<int> device_of(CUcontext context, CUcontext current);
