@@ -71,8 +71,17 @@ tl::expected<inject::Point, std::string> parse_point(const std::string& text) {
 
 }  // namespace
 
-bool needs_soft_device(const inject::Fault& fault) {
-  return fault.at || fault.how == inject::How::kFault;
+std::string why_soft_device(const inject::Fault& fault) {
+  if (fault.at) {
+    return "--at needs the device in software: add --device soft";
+  }
+  if (fault.how == inject::How::kFault && !inject::made_by_gpu(fault.code)) {
+    return fmt::format(
+        "--how fault: no program can make a real GPU report '{}'; add --device soft, or use --how "
+        "latch, or one of launch-failure, illegal-address, misaligned and assert",
+        fault.kind);
+  }
+  return "";
 }
 
 tl::expected<FaultRequest, std::string> read_fault(const Invocation& invocation) {
@@ -94,23 +103,18 @@ tl::expected<FaultRequest, std::string> read_fault(const Invocation& invocation)
   fault.damage =
       inject::parse_damage(invocation.value("--damage", "scribble")).value_or(fault.damage);
   // What is impossible is said before what is only not there yet.
-  if (fault.how == inject::How::kFault && kind->special == classifier::ErrorKind::Special::none &&
+  if (fault.how != inject::How::kCode && kind->special == classifier::ErrorKind::Special::none &&
       !fault.sticky) {
-    return failure(fmt::format(
-        "--how fault makes real device faults, and '{}' is none: it leaves the context healthy; "
-        "use --how code",
-        fault.kind));
+    return failure(
+        fmt::format("--how {}: '{}' leaves the context healthy, so it is no device "
+                    "fault and no later call reports it; use --how code",
+                    inject::word(fault.how), fault.kind));
   }
   if (kind->special != classifier::ErrorKind::Special::none) {
     return failure(
         fmt::format("--error {} is not available in this version; use a kind that is reported as "
                     "an error code, e.g. ecc",
                     fault.kind));
-  }
-  if (fault.how == inject::How::kLatch) {
-    return failure(
-        "--how latch is not available in this version: it needs the takeover of a process whose "
-        "context is dead; use --how code");
   }
   if (invocation.has("--at")) {
     auto point = parse_point(invocation.value("--at"));

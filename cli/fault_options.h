@@ -20,8 +20,8 @@ struct FaultRequest {
 // The fault that the options ask for. The error says what is wrong and what would be right.
 tl::expected<FaultRequest, std::string> read_fault(const Invocation& invocation);
 
-// Whether only a device in software can make the fault.
-bool needs_soft_device(const inject::Fault& fault);
+// Why only a device in software can make the fault, and what to do about it; empty if a GPU can.
+std::string why_soft_device(const inject::Fault& fault);
 
 // The options that ask for `fault` again, as a shell reads them.
 std::string fault_options(const inject::Fault& fault);

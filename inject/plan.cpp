@@ -48,6 +48,10 @@ std::string quoted(const std::string& text) {
 
 }  // namespace
 
+bool made_by_gpu(std::int32_t code) {
+  return code == 700 || code == 710 || code == 716 || code == 719;
+}
+
 const char* word(How how) {
   return word_of(kHows, how);
 }

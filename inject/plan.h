@@ -66,6 +66,10 @@ struct Fault {
   }
 };
 
+// Whether a kernel on a real GPU can be made to end with this code: trap (719), illegal address
+// (700), misaligned access (716), assert (710). Every other sticky code needs a device in software.
+bool made_by_gpu(std::int32_t code);
+
 // The words of the command line.
 const char* word(How how);
 const char* word(Damage damage);

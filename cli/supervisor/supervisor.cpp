@@ -154,10 +154,7 @@ bool Run::choose_device(std::string& error) {
       return false;
     }
     for (const inject::Fault& fault : options_.plan) {
-      if (needs_soft_device(fault)) {
-        error =
-            "--at and --how fault need the device in software: add --device soft (faults made "
-            "by a real GPU are not in this version)";
+      if (error = why_soft_device(fault); !error.empty()) {
         return false;
       }
     }

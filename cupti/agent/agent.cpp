@@ -30,6 +30,9 @@ void Agent::dispatch(ThreadState& state, std::uint32_t cbid, const CUpti_Callbac
   const driver_api::Call* call = cbid < callbacks_.size() ? callbacks_[cbid].call : nullptr;
   if (data.callbackSite == CUPTI_API_ENTER) {
     pass_gate(state, call, data.correlationId);
+    if (latch_.in_use() && enter_latched(state, cbid, data)) [[unlikely]] {
+      return;
+    }
     if (call != nullptr) [[likely]] {
       on_enter(state, *call, cbid, data);
       if (takeover_.wanted()) {
@@ -53,6 +56,9 @@ void Agent::dispatch(ThreadState& state, std::uint32_t cbid, const CUpti_Callbac
   } const leave{
       *this, state,
       state.entered == data.correlationId && state.lane.busy.load(std::memory_order_relaxed)};
+  if (latch_.in_use() && latch_.exit(data)) [[unlikely]] {
+    return;
+  }
   if (call != nullptr) [[likely]] {
     auto& result = *static_cast<CUresult*>(data.functionReturnValue);
     if (takeover_.wanted()) {

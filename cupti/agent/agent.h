@@ -16,7 +16,9 @@
 #include "cupti/agent/cupti_api.h"
 #include "cupti/agent/image_store.h"
 #include "cupti/agent/kernel_table.h"
+#include "cupti/agent/latch.h"
 #include "cupti/agent/launch_call.h"
+#include "cupti/agent/pending_fault.h"
 #include "cupti/agent/session.h"
 #include "cupti/agent/soft_device.h"
 #include "cupti/agent/steering.h"
@@ -157,12 +159,17 @@ class Agent {
   CUresult do_damage(ThreadState& state, Injection& injection);
   bool begin_fault_by_device(ThreadState& state, Injection& injection);
   void end_fault_by_device(ThreadState& state, CUresult& result);
+  // The fault has come to be, and the app is to meet it as it meets a real one.
+  void leave_pending(ThreadState& state, const Injection& injection);
+  // At the enter of a call while an error is latched: true if the call is to return it.
+  bool enter_latched(ThreadState& state, std::uint32_t cbid, const CUpti_CallbackData& data);
 
   // fault_handling.cpp
   struct Incident {
     std::int32_t code = 0;
     recovery::Phase phase = recovery::Phase::kRun;
     const Injection* injection = nullptr;
+    const PendingFault* pending = nullptr;  // an injected fault that is met after its launch
     bool context_healthy = false;
     bool alone = false;        // no other thread is in a driver call (WorkGate)
     Kernel* kernel = nullptr;  // null: it is not known which
@@ -246,6 +253,8 @@ class Agent {
   std::atomic<std::uint32_t> plan_generation_{0};
   std::mutex arm_mutex_;
   std::once_flag plan_callbacks_;
+  PendingFaults pending_fault_;
+  Latch latch_{cupti_, subscriber_};
 
   friend struct AtThreadEnd;
 };

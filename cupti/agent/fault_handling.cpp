@@ -118,6 +118,11 @@ void Agent::after_real_failure(ThreadState& state, CUresult& result) {
     incident.phase = Phase::kRun;
     incident.kernel = nullptr;
   }
+  const auto pending = incident.context_healthy ? std::nullopt : pending_fault_.take(incident.code);
+  if (pending) {
+    incident.pending = &*pending;
+    incident.kernel = pending->kernel;
+  }
   if (handle_failure(state, incident)) {
     result = CUDA_SUCCESS;
   }
@@ -128,6 +133,8 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
   const auto& launch = state.call.launch;
   const inject::Fault* forged =
       incident.injection != nullptr ? &incident.injection->armed->fault : nullptr;
+  // Then the call under way is not the launch that failed.
+  const PendingFault* pending = incident.pending;
 
   classifier::Query query;
   query.code = incident.code;
@@ -141,11 +148,13 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
   failure.phase = incident.phase;
   failure.action = to_recovery(match.action);
   failure.max_attempts = match.max_attempts;
-  failure.injected = forged != nullptr;
-  failure.strict = forged != nullptr && forged->strict;
+  failure.injected = forged != nullptr || pending != nullptr;
+  failure.strict = (forged != nullptr && forged->strict) || (pending != nullptr && pending->strict);
   failure.context_healthy = incident.context_healthy;
   failure.can_take_over = incident.alone && takeover_.enabled();
-  failure.one_launch = incident.kernel != nullptr && launch.form != Hook::kGraphLaunch;
+  failure.one_launch =
+      incident.kernel != nullptr &&
+      (pending != nullptr ? pending->one_launch : launch.form != Hook::kGraphLaunch);
   failure.observe_only = session_.config().level == protocol::Level::kObserve;
   failure.stopped = stopped_.load();
 
@@ -153,14 +162,18 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
   record.code = incident.code;
   record.name = classifier::code_name(incident.code);
   record.phase = incident.phase == Phase::kLaunch ? "launch" : "run";
-  record.injected = forged != nullptr;
+  record.injected = failure.injected;
   record.rule = match.rule_id();
   record.cls = classifier::to_string(match.cls);
   record.action = classifier::to_string(match.action);
   record.message = match.message();
   record.detect_ms = std::chrono::duration<double, std::milli>(met - state.call.entered).count();
   if (incident.kernel != nullptr) {
-    decide(state, *incident.kernel, launch);
+    if (pending != nullptr) {
+      state.verdict = pending->verdict;
+    } else {
+      decide(state, *incident.kernel, launch);
+    }
     const auto& verdict = state.verdict;
     failure.verdict = static_cast<recovery::Verdict>(verdict.kind);
     failure.trusted = trusts(verdict.trust);
@@ -168,8 +181,9 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
     failure.verdict_reason = verdict.reason;
     failure.trust = idempotency::name_of(verdict.trust);
     record.kernel = incident.kernel->name;
-    record.launch = session_.launches();
-    record.stream = describe_stream(launch.explicit_stream());
+    record.launch = pending != nullptr ? pending->launch : session_.launches();
+    record.stream =
+        describe_stream(pending != nullptr ? pending->stream : launch.explicit_stream());
     record.verdict = idempotency::name_of(verdict.kind);
     if (verdict.kind == idempotency::VerdictKind::kIdempotent) {
       record.trust = failure.trust;
@@ -181,6 +195,8 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
   }
   if (forged != nullptr) {
     record.repeat = inject::repeat_options(*forged, incident.injection->match);
+  } else if (pending != nullptr) {
+    record.repeat = pending->repeat;
   }
 
   const recovery::Decision decision = recovery::decide(failure);
@@ -201,7 +217,8 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
       request.code = incident.code;
       request.max_attempts = match.max_attempts;
       request.seed = inject::mix(0x74616b65, incident.injection ? incident.injection->noise_seed
-                                                                : static_cast<unsigned>(incident.code));
+                                             : pending          ? pending->noise_seed
+                                                       : static_cast<unsigned>(incident.code));
       request.obstacle = takeover_obstacle();
       const TakeoverReport report = takeover_.take_over(request);
       recovered = report.result.end == recovery::TakeoverEnd::kRecovered;
@@ -219,6 +236,7 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
         record.stream = describe_stream(reinterpret_cast<CUstream>(report.stream));
       }
       if (recovered) {
+        latch_.release();
         enable_after_takeover();
       }
       break;
@@ -284,8 +302,17 @@ bool Agent::survive(ThreadState& state, CUresult result) {
   Incident incident;
   incident.code = code;
   incident.phase = Phase::kRun;
-  if (!takeover_.enabled()) {
+  std::optional<PendingFault> pending;
+  const auto handle = [&] {
+    pending = pending_fault_.take(code);
+    if (pending) {
+      incident.pending = &*pending;
+      incident.kernel = pending->kernel;
+    }
     return handle_failure(state, incident);
+  };
+  if (!takeover_.enabled()) {
+    return handle();
   }
   // Nobody may be in the middle of a call while memory and calls move to another process.
   struct Work {
@@ -306,7 +333,7 @@ bool Agent::survive(ThreadState& state, CUresult result) {
     return false;
   }
   incident.alone = work.begun;
-  const bool survived = handle_failure(state, incident);
+  const bool survived = handle();
   state.call.epoch = takeover_.epoch();
   return survived;
 }

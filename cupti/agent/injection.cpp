@@ -175,11 +175,24 @@ void Agent::begin_injection(ThreadState& state, std::shared_ptr<ArmedFault> arme
   auto injection = std::make_unique<Injection>();
   injection->match = match;
   injection->armed = armed;
-  if (armed->fault.at || armed->fault.how == inject::How::kFault) {
+  const bool real = armed->fault.how == inject::How::kFault;
+  if (armed->fault.at || (real && soft_.available())) {
     if (begin_fault_by_device(state, *injection)) {
       under_way.injection = std::move(injection);
       work.gate = nullptr;
     }
+    return;
+  }
+  if (real && !driver_api::device_fault_of(armed->fault.code)) {
+    session_.notice(protocol::Severity::kError,
+                    "a fault did not fire: no program can make this device report `" +
+                        armed->fault.kind + "`; use --how latch");
+    return;
+  }
+  if (const CUresult code = real ? ops_.prepare_fault() : CUDA_SUCCESS; code != CUDA_SUCCESS) {
+    session_.notice(protocol::Severity::kError,
+                    "a fault did not fire: the kernel that makes it could not be loaded, error " +
+                        std::to_string(static_cast<int>(code)));
     return;
   }
   injection->noise_seed = inject::mix(armed->fault.seed, match);
@@ -236,15 +249,23 @@ bool Agent::begin_fault_by_device(ThreadState& state, Injection& injection) {
   const inject::Fault& fault = injection.armed->fault;
   if (!soft_.available()) {
     session_.notice(protocol::Severity::kError,
-                    "a fault did not fire: --at and --how fault need a device in software, run "
-                    "with --device soft");
+                    "a fault did not fire: --at needs a device in software, run with --device "
+                    "soft");
     return false;
   }
+  const LaunchCall& launch = state.call.launch;
+  const bool graph = launch.form == driver_api::Hook::kGraphLaunch;
+  // In the middle of the grid, so that part of the work is done and part is not; the point is in
+  // every launch, whatever its kernel does. Of a graph, the first kernel's beginning.
+  const inject::Point middle =
+      graph ? inject::Point{}
+            : inject::Point{std::uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2] / 2,
+                            launch.block[0] * launch.block[1] * launch.block[2] / 2, 0};
   injection.by_device = true;
   injection.runs = true;
   injection.fired_before = soft_.fired();
-  if (!soft_.arm(state.call.kernel->symbol, fault.at.value_or(inject::Point{}), fault.code,
-                 fault.how == inject::How::kCode)) {
+  if (!soft_.arm(graph ? std::string() : state.call.kernel->symbol, fault.at.value_or(middle),
+                 fault.code, fault.how != inject::How::kFault)) {
     session_.notice(protocol::Severity::kError, "a fault did not fire: softgpu refused it");
     return false;
   }
@@ -272,16 +293,52 @@ void Agent::end_fault_by_device(ThreadState& state, CUresult& result) {
     return;
   }
   session_.page().fired[injection.armed->index].fetch_add(1, std::memory_order_relaxed);
+  if (fault.how != inject::How::kCode) {
+    leave_pending(state, injection);
+    return;
+  }
   Incident incident;
   incident.kernel = under_way.kernel;
   incident.code = fault.code;
   incident.injection = &injection;
   incident.alone = true;
-  incident.context_healthy = fault.how == inject::How::kCode;
-  if (!handle_failure(state, incident) && incident.context_healthy) {
+  incident.context_healthy = true;
+  if (!handle_failure(state, incident)) {
     held_back_.store(incident.code);
   }
-  // A fault by the device itself is met by the app at its next call, as any is.
+}
+
+void Agent::leave_pending(ThreadState& state, const Injection& injection) {
+  const inject::Fault& fault = injection.armed->fault;
+  const auto& under_way = state.call;
+  decide(state, *under_way.kernel, under_way.launch);
+  PendingFault pending;
+  pending.code = fault.code;
+  pending.strict = fault.strict;
+  pending.kernel = under_way.kernel;
+  pending.launch = session_.launches();
+  pending.stream = under_way.launch.explicit_stream();
+  pending.one_launch = under_way.launch.form != driver_api::Hook::kGraphLaunch;
+  pending.repeat = inject::repeat_options(fault, injection.match);
+  pending.spec = injection.armed->index;
+  pending.noise_seed = injection.noise_seed;
+  pending.verdict = state.verdict;
+  pending_fault_.add(std::move(pending));
+  if (fault.how == inject::How::kLatch) {
+    latch_.engage(fault.code);
+  }
+}
+
+bool Agent::enter_latched(ThreadState& state, std::uint32_t cbid, const CUpti_CallbackData& data) {
+  const std::int32_t code = latch_.code_for(cbid);
+  if (code == 0) {
+    return false;
+  }
+  // The first call meets the error; where a standby takes over, it is no error any more, and the
+  // call goes the way of all calls from now on.
+  state.call.entered = std::chrono::steady_clock::now();
+  state.call.epoch = takeover_.epoch();
+  return !survive(state, static_cast<CUresult>(code)) && latch_.enter(cbid, data);
 }
 
 void Agent::end_injection(ThreadState& state, CUresult& result) {
@@ -334,6 +391,24 @@ void Agent::end_injection(ThreadState& state, CUresult& result) {
     }
   }
 
+  if (injection.armed->fault.how == inject::How::kFault) {
+    const auto kind = driver_api::device_fault_of(injection.armed->fault.code);
+    const CUresult code =
+        kind ? ops_.fault(under_way.launch.explicit_stream(), *kind) : CUDA_ERROR_NOT_SUPPORTED;
+    if (code != CUDA_SUCCESS) {
+      session_.page().fired[injection.armed->index].fetch_sub(1, std::memory_order_relaxed);
+      session_.notice(protocol::Severity::kError,
+                      "a fault did not fire: the kernel that makes it could not be launched, "
+                      "error " +
+                          std::to_string(static_cast<int>(code)));
+      after_any_call(state, code);
+      return;
+    }
+  }
+  if (injection.armed->fault.how != inject::How::kCode) {
+    leave_pending(state, injection);
+    return;
+  }
   incident.code = injection.armed->fault.code;
   incident.injection = &injection;
   incident.phase = injection.armed->fault.sticky ? recovery::Phase::kRun : recovery::Phase::kLaunch;

@@ -11,8 +11,8 @@
 namespace gpurecover::agent {
 namespace {
 
-// The thread's call that the latch answers, from its enter to its exit callback. Not in ThreadState,
-// whose size counts: hardly any program ever latches.
+// The thread's call that the latch answers, from its enter to its exit callback. Not in
+// ThreadState, whose size counts: hardly any program ever latches.
 struct LatchedCall {
   bool active;
   std::uint32_t correlation;
@@ -36,9 +36,12 @@ void Latch::engage(std::int32_t code) {
   }
 }
 
+std::int32_t Latch::code_for(std::uint32_t cbid) const {
+  return driver_api::find(cbid) == nullptr || driver_api::answers_when_dead(cbid) ? 0 : code();
+}
+
 bool Latch::enter(std::uint32_t cbid, const CUpti_CallbackData& data) const {
-  if (code() == 0 || call.active || driver_api::find(cbid) == nullptr ||
-      driver_api::answers_when_dead(cbid)) {
+  if (code_for(cbid) == 0 || call.active) {
     return false;
   }
   const std::uint32_t size = driver_api::params_size(cbid);

@@ -28,6 +28,8 @@ class Latch {
   // The code, 0 while not engaged.
   std::int32_t code() const { return code_.load(std::memory_order_relaxed); }
 
+  // The code that this call has to return; 0: it is the driver's own.
+  std::int32_t code_for(std::uint32_t cbid) const;
   // At a call's enter: true if the latch answers it. The parameters are then zero until exit(), so
   // that the driver refuses the call or does nothing.
   bool enter(std::uint32_t cbid, const CUpti_CallbackData& data) const;

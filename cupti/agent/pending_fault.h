@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cuda.h>
+
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -23,7 +25,8 @@ struct PendingFault {
   bool strict = false;
   Kernel* kernel = nullptr;      // whose launch failed; never null
   std::uint64_t launch = 0;      // its number, as FaultRecord::launch
-  std::string stream;            // as FaultRecord::stream
+  CUstream stream = nullptr;     // LaunchCall::explicit_stream
+  bool one_launch = false;       // of a single kernel, not of a graph
   std::string repeat;            // the options that repeat it
   std::uint32_t spec = 0;        // which fault of the plan
   std::uint64_t noise_seed = 0;  // of the damage: noise for a check must not equal it

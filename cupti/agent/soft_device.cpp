@@ -22,7 +22,7 @@ bool SoftDevice::arm(const std::string& symbol, const inject::Point& point, std:
                      bool healthy) {
   SoftgpuFault fault{};
   fault.size = sizeof fault;
-  fault.kernel = symbol.c_str();
+  fault.kernel = symbol.empty() ? nullptr : symbol.c_str();
   fault.launch = 1;
   fault.block = point.block;
   fault.thread = point.thread;

@@ -18,9 +18,9 @@ class SoftDevice {
   SoftDevice();
 
   bool available() const { return table_ != nullptr; }
-  // Arms a fault for the next launch of the kernel `symbol`: at `point` (or its very first
-  // instruction) it dies with `code`, and what it wrote before stays. With `healthy` no error
-  // arises from it and the context goes on working. False if the device refuses.
+  // Arms a fault for the next launch of the kernel `symbol`, or of any if that is empty: at `point`
+  // it dies with `code`, and what it wrote before stays. With `healthy` no error arises from it and
+  // the context goes on working. False if the device refuses.
   bool arm(const std::string& symbol, const inject::Point& point, std::int32_t code, bool healthy);
   void disarm();
   // How many armed faults have come to their point so far.

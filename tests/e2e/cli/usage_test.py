@@ -81,7 +81,14 @@ class Usage(Case):
         inject("-k", "foo", "--error", "ecc", "--prob", "nan", says=["--prob"])
         inject("-k", "foo", "--error", "ecc", "--damage", "wohle", says=["did you mean 'whole'"])
         inject("-k", "foo", "--error", "oom", "--how", "fault", says=["--how code"])
-        inject("-k", "foo", "--error", "ecc", "--how", "latch", says=["not available"])
+        inject("-k", "foo", "--error", "oom", "--how", "latch", says=["--how code"])
+        inject("-k", "foo", "--error", "1", "--how", "fault", says=["--how code"])
+        for kind in "ecc", "nvlink", "contained", "timeout", "CUDA_ERROR_ILLEGAL_INSTRUCTION":
+            inject("-k", "foo", "--error", kind, "--how", "fault", "--device", "cuda",
+                   says=["--device soft", "--how latch"])
+        for how in "fault", "latch":
+            inject("-k", "foo", "--error", "hang", "--how", how, says=["not available"])
+            inject("-k", "foo", "--error", "bitflip", "--how", how, says=["not available"])
         inject("-k", "foo", "--error", "hang", says=["not available"])
         inject("-k", "foo", "--error", "bitflip", says=["not available"])
         inject("-k", "foo", "--error", "ecc", "--at", "blok=1", says=["block", "instr"])
