@@ -34,9 +34,13 @@ void Agent::dispatch(ThreadState& state, std::uint32_t cbid, const CUpti_Callbac
       return;
     }
     if (call != nullptr) [[likely]] {
-      on_enter(state, *call, cbid, data);
       if (takeover_.wanted()) {
+        // What the call changes in our records must not have changed when a fault before it is met.
+        wait_for_edge(state, *call, cbid, data);
+        on_enter(state, *call, cbid, data);
         enter_takeover(state, *call, cbid, data);
+      } else {
+        on_enter(state, *call, cbid, data);
       }
     } else {
       session_.call_without_row(cbid, driver_api::name_of(cbid));

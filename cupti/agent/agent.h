@@ -171,6 +171,7 @@ class Agent {
     const Injection* injection = nullptr;
     const PendingFault* pending = nullptr;  // an injected fault that is met after its launch
     bool context_healthy = false;
+    bool standby_lost = false;  // the error only says that the standby is gone
     bool alone = false;        // no other thread is in a driver call (WorkGate)
     Kernel* kernel = nullptr;  // null: it is not known which
   };
@@ -188,6 +189,9 @@ class Agent {
   // takeover_hooks.cpp: the takeover's part in the app's calls.
   void start_takeover();
   void enable_after_takeover();
+  // At the enter, first: waits for what the call depends on, which may show a fault.
+  void wait_for_edge(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                     const CUpti_CallbackData& data);
   // At the enter, after all others have looked at the parameters.
   void enter_takeover(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
                       const CUpti_CallbackData& data);

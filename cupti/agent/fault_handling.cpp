@@ -152,6 +152,8 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
   failure.strict = (forged != nullptr && forged->strict) || (pending != nullptr && pending->strict);
   failure.context_healthy = incident.context_healthy;
   failure.can_take_over = incident.alone && takeover_.enabled();
+  // That a standby ended is no fault of the program's: its own would have come back as an error.
+  failure.exact_and_in_bounds = incident.standby_lost;
   failure.one_launch =
       incident.kernel != nullptr &&
       (pending != nullptr ? pending->one_launch : launch.form != Hook::kGraphLaunch);
@@ -166,7 +168,7 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
   record.rule = match.rule_id();
   record.cls = classifier::to_string(match.cls);
   record.action = classifier::to_string(match.action);
-  record.message = match.message();
+  record.message = incident.standby_lost ? "The standby process has ended." : match.message();
   record.detect_ms = std::chrono::duration<double, std::milli>(met - state.call.entered).count();
   if (incident.kernel != nullptr) {
     if (pending != nullptr) {
@@ -333,6 +335,7 @@ bool Agent::survive(ThreadState& state, CUresult result) {
     return false;
   }
   incident.alone = work.begun;
+  incident.standby_lost = takeover_.standby_lost();
   const bool survived = handle();
   state.call.epoch = takeover_.epoch();
   return survived;

@@ -126,6 +126,7 @@ void Globals::count_obstacle(const std::string& why) {
   if (obstacle_.empty()) {
     obstacle_ = why;
   }
+  has_obstacle_ = true;
 }
 
 // --- what there is ---
@@ -219,9 +220,6 @@ const GlobalsEffect& Globals::effect_of(const Kernel& kernel) {
   const std::unique_lock lock(mutex_);
   const GlobalsEffect* present = kernel.globals.load(std::memory_order_relaxed);
   if (present == nullptr) {
-    if (!made->obstacle.empty() && obstacle_.empty()) {
-      obstacle_ = made->obstacle;
-    }
     present = made.get();
     effects_.push_back(std::move(made));
     kernel.globals.store(present, std::memory_order_release);
@@ -547,6 +545,7 @@ CUresult Globals::after_launch(const Kernel& kernel, std::span<const std::byte> 
   if (effect == nullptr) {
     effect = &effect_of(kernel);
   }
+  launched(kernel);
   std::vector<GlobalVariable*> variables;
   affected(*effect, arguments, variables);
   if (variables.empty()) {

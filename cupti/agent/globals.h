@@ -112,6 +112,14 @@ class Globals {
     }
     claim_all(*effect, arguments, stream, log, out);
   }
+  // The driver has taken a launch.
+  void launched(const Kernel& kernel) {
+    const GlobalsEffect* effect = kernel.globals.load(std::memory_order_relaxed);
+    if (effect != nullptr && !effect->obstacle.empty() &&
+        !has_obstacle_.load(std::memory_order_relaxed)) [[unlikely]] {
+      count_obstacle(effect->obstacle);
+    }
+  }
   // Copies them to their shadows, behind the launch in its stream and before its marker.
   void copy(std::span<GlobalVariable* const> variables, CUstream stream);
   static void release(std::vector<GlobalVariable*>& variables);
@@ -165,6 +173,7 @@ class Globals {
   std::vector<std::unique_ptr<GlobalVariable>> all_;
   std::vector<std::unique_ptr<GlobalsEffect>> effects_;
   std::string obstacle_;  // the first
+  std::atomic<bool> has_obstacle_{false};
 };
 
 // The device memory that a successful copy or set may have written, [begin, end), by its row; 0, 0

@@ -176,7 +176,7 @@ void Agent::begin_injection(ThreadState& state, std::shared_ptr<ArmedFault> arme
   injection->match = match;
   injection->armed = armed;
   const bool real = armed->fault.how == inject::How::kFault;
-  if (armed->fault.at || (real && soft_.available())) {
+  if (armed->fault.at || (real && soft_.available() && !takeover_.active())) {
     if (begin_fault_by_device(state, *injection)) {
       under_way.injection = std::move(injection);
       work.gate = nullptr;

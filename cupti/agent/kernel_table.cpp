@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "classifier/catalogue.h"
 #include "classifier/kernel_name.h"
 
 namespace gpurecover::agent {
@@ -15,16 +16,19 @@ constexpr std::size_t kMaxParamBytes = 32764;
 constexpr std::size_t kMaxParams = 8192;
 
 template <class Query, class Handle>
-std::vector<idempotency::ArgumentSlot> layout_of(Query query, Handle handle) {
+std::vector<idempotency::ArgumentSlot> layout_of(Query query, Handle handle, bool& incomplete) {
   std::vector<idempotency::ArgumentSlot> slots;
   std::size_t offset = 0;
   std::size_t size = 0;
   // The end of the parameters is where the driver answers "invalid value" (cuda.h,
   // cuFuncGetParamInfo).
-  while (slots.size() < kMaxParams && query(handle, slots.size(), &offset, &size) == CUDA_SUCCESS &&
+  CUresult code = CUDA_SUCCESS;
+  while (slots.size() < kMaxParams &&
+         (code = query(handle, slots.size(), &offset, &size)) == CUDA_SUCCESS &&
          offset + size <= kMaxParamBytes) {
     slots.push_back({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(size)});
   }
+  incomplete |= classifier::is_sticky(static_cast<std::int32_t>(code));
   return slots;
 }
 
@@ -75,7 +79,7 @@ std::unique_ptr<Kernel> KernelTable::make(CUfunction handle, CUcontext context,
   if (as_kernel == nullptr && driver_.cuFuncGetModule(&module, handle) == CUDA_SUCCESS) {
     owner = module;
     driver_.cuFuncGetName(&name, handle);
-    kernel->layout = layout_of(driver_.cuFuncGetParamInfo, handle);
+    kernel->layout = layout_of(driver_.cuFuncGetParamInfo, handle, kernel->incomplete);
   } else {
     if (as_kernel == nullptr) {
       as_kernel = reinterpret_cast<CUkernel>(handle);
@@ -84,12 +88,13 @@ std::unique_ptr<Kernel> KernelTable::make(CUfunction handle, CUcontext context,
       owner = library;
     }
     driver_.cuKernelGetName(&name, as_kernel);
-    kernel->layout = layout_of(driver_.cuKernelGetParamInfo, as_kernel);
+    kernel->layout = layout_of(driver_.cuKernelGetParamInfo, as_kernel, kernel->incomplete);
   }
   if (name == nullptr) {
     name = symbol_hint;
   }
   kernel->owner = owner;
+  kernel->incomplete |= owner == nullptr;
   kernel->library = library != nullptr;
   kernel->symbol = name != nullptr ? name : "(unnamed kernel)";
   kernel->name = classifier::kernel_base_name(kernel->symbol);
@@ -183,6 +188,12 @@ void KernelTable::invalidate() {
   const std::lock_guard lock(mutex_);
   kernels_.clear();
   functions_of_kernels_.clear();
+  generation_.fetch_add(1, std::memory_order_acq_rel);
+}
+
+void KernelTable::forget_unknown() {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(kernels_, [](const auto& entry) { return entry.second->incomplete; });
   generation_.fetch_add(1, std::memory_order_acq_rel);
 }
 

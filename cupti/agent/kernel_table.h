@@ -46,6 +46,7 @@ struct Kernel {
   ModuleSymbols symbols;
   const void* owner = nullptr;  // CUmodule, or CUlibrary if `library`; null: not known
   bool library = false;
+  bool incomplete = false;  // the driver did not answer, as when its context is dead
   mutable std::atomic<const GlobalsEffect*> globals{nullptr};  // see Globals
 
   // Which faults of the plan have a pattern that matches, as a bit set, and for which plan it was
@@ -73,6 +74,9 @@ class KernelTable {
   void add_function_of_kernel(CUfunction function, CUkernel kernel);
   // Handles of an unloaded module or a destroyed context may come again for something else.
   void invalidate();
+  // Records of which the driver would not say whose they are, as when its context is dead: asked
+  // for again, they are made anew.
+  void forget_unknown();
   std::uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 
  private:

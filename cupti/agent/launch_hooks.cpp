@@ -77,13 +77,13 @@ std::string word_for(const idempotency::Root& root, const Kernel& kernel) {
   }
 }
 
-// As `==`, without the call of a function that this is too short for.
-bool same(const std::array<std::uint32_t, 7>& a, const std::array<std::uint32_t, 7>& b) {
-  std::uint32_t difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    difference |= a[i] ^ b[i];
-  }
-  return difference == 0;
+// Field by field: the launch's own dimensions do not lie in one piece, and to put them together for
+// every launch would cost more than to compare them.
+bool same(const std::array<std::uint32_t, 7>& dimensions, const LaunchCall& launch) {
+  return ((dimensions[0] ^ launch.grid[0]) | (dimensions[1] ^ launch.grid[1]) |
+          (dimensions[2] ^ launch.grid[2]) | (dimensions[3] ^ launch.block[0]) |
+          (dimensions[4] ^ launch.block[1]) | (dimensions[5] ^ launch.block[2]) |
+          (dimensions[6] ^ launch.shared_bytes)) == 0;
 }
 
 void add_once(std::vector<std::string>& list, std::string word) {
@@ -216,8 +216,6 @@ void Agent::tell_kernel(Kernel& kernel, const idempotency::Verdict& verdict) {
 Judgement Agent::judge(ThreadState& state, Kernel& kernel, const LaunchCall& launch) {
   LaunchKey key;
   key.cacheable = gather_arguments(kernel, launch.kernel_params, launch.extra, state.arguments);
-  key.dimensions = {launch.grid[0],  launch.grid[1],  launch.grid[2],     launch.block[0],
-                    launch.block[1], launch.block[2], launch.shared_bytes};
   key.map_generation = memory_.generation();
   key.kernel_generation = kernels_.generation();
   const std::uint64_t hash = XXH3_64bits_withSeed(state.arguments.data(), state.arguments.size(),
@@ -227,8 +225,7 @@ Judgement Agent::judge(ThreadState& state, Kernel& kernel, const LaunchCall& lau
     const auto holds = [&](const CachedJudgement& entry) {
       // memcmp because `==` of vectors of std::byte goes byte by byte.
       return entry.kernel == &kernel && entry.map_generation == key.map_generation &&
-             entry.kernel_generation == key.kernel_generation &&
-             same(entry.dimensions, key.dimensions) &&
+             entry.kernel_generation == key.kernel_generation && same(entry.dimensions, launch) &&
              entry.arguments.size() == state.arguments.size() &&
              std::memcmp(entry.arguments.data(), state.arguments.data(), entry.arguments.size()) ==
                  0;
@@ -262,7 +259,8 @@ Judgement Agent::judge_anew(ThreadState& state, Kernel& kernel, const LaunchCall
     entry.arguments = state.arguments;
     entry.map_generation = key.map_generation;
     entry.kernel_generation = key.kernel_generation;
-    entry.dimensions = key.dimensions;
+    entry.dimensions = {launch.grid[0],  launch.grid[1],  launch.grid[2],     launch.block[0],
+                        launch.block[1], launch.block[2], launch.shared_bytes};
     entry.judgement = judgement;
     entry.kernel = &kernel;
   }

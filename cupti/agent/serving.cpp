@@ -229,6 +229,10 @@ CUresult Takeover::serve(ThreadState& state, const driver_api::Call& call, std::
     case Hook::kLaunchKernel:
     case Hook::kLaunchKernelEx:
     case Hook::kLaunchCooperative:
+      if (state.call.kernel != nullptr && state.call.kernel->incomplete) {
+        // First seen when the context was dead already.
+        state.call.kernel = parts_.kernels.find(state.call.launch.function, context, nullptr);
+      }
       return serve_launch(state);
     case Hook::kCopyLinear: {
       const auto& p = as<cuMemcpyHtoDAsync_v2_params>(params);

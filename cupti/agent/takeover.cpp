@@ -279,6 +279,9 @@ void Takeover::end_launch(ThreadState& state, bool taken, bool mark) {
     globals_.copy(state.call.variables, reinterpret_cast<CUstream>(log->stream()));
   }
   state.call.followed = taken;
+  if (taken && state.call.kernel != nullptr) {
+    globals_.launched(*state.call.kernel);
+  }
   if (taken && mark && log->word() != nullptr && !active()) {
     parts_.driver.cuStreamWriteValue32(reinterpret_cast<CUstream>(log->stream()),
                                        reinterpret_cast<CUdeviceptr>(log->word()),
@@ -700,6 +703,8 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
     t_.launched_ = false;
     t_.code_ = request_.code;
     t_.replace_driver();
+    t_.parts_.kernels.forget_unknown();
+    t_.parts_.ops.forget_all();
     t_.parts_.steering.set_sink(&t_);
     t_.parts_.steering.set_taken_over(true);
     t_.epoch_.fetch_add(1);
@@ -856,7 +861,10 @@ void Takeover::give_up() {
   if (auto* link = link_.exchange(nullptr)) {
     link->kill();
   }
-  enabled_ = false;
+  // Once calls are served, they still are: by the error.
+  if (!active()) {
+    enabled_ = false;
+  }
 }
 
 bool Takeover::standby_lost() const {

@@ -16,6 +16,8 @@ bool is_launch(const driver_api::Call& call) {
          call.hook == Hook::kLaunchCooperative;
 }
 
+constexpr int kMaxFaultsOfACall = 8;
+
 bool sticky(CUresult code) {
   return classifier::is_sticky(static_cast<std::int32_t>(code));
 }
@@ -38,8 +40,8 @@ void Agent::enable_after_takeover() {
   }
 }
 
-void Agent::enter_takeover(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
-                           const CUpti_CallbackData& data) {
+void Agent::wait_for_edge(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                          const CUpti_CallbackData& data) {
   auto& under_way = state.call;
   under_way.takeover = data.correlationId;
   under_way.served = false;
@@ -47,28 +49,38 @@ void Agent::enter_takeover(ThreadState& state, const driver_api::Call& call, std
   under_way.launch_in_doubt = false;
   under_way.followed = false;
   under_way.epoch = takeover_.epoch();
-  if (!is_launch(call)) {
-    under_way.entered = std::chrono::steady_clock::now();
+  if (is_launch(call)) {
+    return;
   }
+  under_way.entered = std::chrono::steady_clock::now();
+  if (!takeover_.enabled()) {
+    return;
+  }
+  if (const CUresult code = takeover_.before_call(call, cbid, data.functionParams);
+      code != CUDA_SUCCESS) {
+    survive(state, code);
+  }
+}
+
+void Agent::enter_takeover(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                           const CUpti_CallbackData& data) {
+  auto& under_way = state.call;
   if (!takeover_.enabled()) {
     return;
   }
   if (is_launch(call)) {
-    if (under_way.ignored || under_way.kernel == nullptr) {
-      return;
-    }
     // A forged fault that only later calls are to see leaves its launch undone.
     under_way.undone = leaves_launch_undone(under_way);
     if (!takeover_.active()) {
+      if (under_way.ignored || under_way.kernel == nullptr) {
+        return;
+      }
       if (!under_way.suppressed && (under_way.injection == nullptr || under_way.injection->runs ||
                                     under_way.undone)) {
         takeover_.begin_launch(state, *under_way.kernel, under_way.launch, under_way.replayable);
       }
       return;
     }
-  } else if (const CUresult code = takeover_.before_call(call, cbid, data.functionParams);
-             code != CUDA_SUCCESS) {
-    survive(state, code);
   }
   if (takeover_.active() && takeover_.serves(call)) {
     takeover_.begin_served(state, call, cbid, data.functionParams);
@@ -97,13 +109,19 @@ CUresult Agent::do_again(ThreadState& state, const driver_api::Call& call, std::
 void Agent::leave_takeover(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
                            const CUpti_CallbackData& data, CUresult& result) {
   auto& under_way = state.call;
-  if (under_way.takeover != data.correlationId || !takeover_.enabled()) {
+  if (under_way.takeover != data.correlationId || (!under_way.served && !takeover_.enabled())) {
     return;
   }
   if (under_way.served) {
     takeover_.restore_params(state, data.functionParams);
-    if (is_launch(call) && under_way.suppressed) {
-      return;  // a forged fault keeps it from running
+    if (is_launch(call) && (under_way.suppressed || (under_way.injection != nullptr &&
+                                                     !under_way.injection->runs))) {
+      // A forged fault keeps it from running.
+      if (under_way.undone) {
+        takeover_.begin_launch(state, *under_way.kernel, under_way.launch, under_way.replayable);
+        takeover_.end_launch(state, true, false);
+      }
+      return;
     }
     result = takeover_.serve(state, call, cbid, data.functionParams, data.context);
   } else if (is_launch(call)) {
@@ -117,8 +135,8 @@ void Agent::leave_takeover(ThreadState& state, const driver_api::Call& call, std
     steer_exit(state, call, cbid, data, result);
     under_way.steered = true;
   }
-  // Each time round is another fault, and the rules set a bound to those.
-  while (sticky(result) && survive(state, result)) {
+  // Each time round is another fault; whoever meets so many in one call is not to be helped.
+  for (int i = 0; i < kMaxFaultsOfACall && sticky(result) && survive(state, result); ++i) {
     if (under_way.launch_in_doubt) {
       // It was in the log, and what the log held has been done.
       under_way.launch_in_doubt = false;
@@ -146,7 +164,7 @@ void Agent::finish_takeover(ThreadState& state, const driver_api::Call& call, st
     return;
   }
   CUresult code = takeover_.after_call(call, cbid, data.functionParams, data.context);
-  while (code != CUDA_SUCCESS) {
+  for (int i = 0; i < kMaxFaultsOfACall && code != CUDA_SUCCESS; ++i) {
     // The call was taken, and what it began has failed.
     if (call.kind == Kind::kHostFunction || call.kind == Kind::kStreamMemory) {
       takeover_.count_obstacle(call.name);  // it may have happened, and must not happen twice

@@ -40,12 +40,11 @@ struct CachedJudgement {
   Judgement judgement;
 };
 
-// What a judgement is kept under, the kernel and its arguments apart, and where.
+// What a judgement is kept under beside the launch itself, and where.
 struct LaunchKey {
   bool cacheable = false;  // all arguments could be read
   std::uint64_t map_generation = 0;
   std::uint64_t kernel_generation = 0;
-  std::array<std::uint32_t, 7> dimensions;
   std::size_t place = 0;
 };
 
@@ -86,7 +85,7 @@ struct CallUnderWay {
   // been at its enter.
   std::uint32_t takeover = 0;  // the call that this is about: its correlation id
   bool served = false;
-  bool steered = false;  // its exit has been dealt with by the steering
+  bool steered = false;          // its exit has been dealt with by the steering
   bool undone = false;           // a launch that a forged fault leaves undone
   bool launch_in_doubt = false;  // served, but by a standby that is gone
   std::uint64_t epoch = 0;

@@ -79,7 +79,13 @@ void WorkGate::wait_and_enter(Lane& lane) noexcept {
     const bool patient = wait(lane);
     lane.busy.store(true);
     const Lane* worker = worker_.load();
-    if (!patient || worker == nullptr || worker == &lane) {
+    if (worker == nullptr || worker == &lane) {
+      return;
+    }
+    if (!patient) {
+      // Once more, now that the lane is busy: what it lost patience with may be over, and this a
+      // later work that has begun while the lane was not.
+      disturbed_.store(true);
       return;
     }
   }

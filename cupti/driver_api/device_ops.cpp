@@ -181,6 +181,12 @@ CUresult DeviceOps::fault(CUstream stream, DeviceFault kind) {
                                 stream, arguments, nullptr);
 }
 
+void DeviceOps::forget_all() {
+  const std::lock_guard lock(mutex_);
+  loaded_.clear();
+  loaded_faults_.clear();
+}
+
 void DeviceOps::forget(CUcontext context) {
   const std::lock_guard lock(mutex_);
   loaded_.erase(context);

@@ -69,6 +69,8 @@ class DeviceOps {
 
   // Forgets the kernels of a context that is gone: its handle may come again.
   void forget(CUcontext context);
+  // Forgets those of all contexts: the driver is another one now.
+  void forget_all();
 
  private:
   struct Kernels {

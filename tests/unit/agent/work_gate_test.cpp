@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <thread>
+#include <vector>
 
 namespace gpurecover::agent {
 namespace {
@@ -36,53 +37,56 @@ TEST_P(WorkGateWithBarriers, NeverMoreThanWhatWasAskedFor) {
   RecordProperty("barriers", static_cast<int>(gate.barriers()));
 }
 
-// One enters as often as it can, the other begins at any moment of that. Without a barrier on the
-// caller's side or by the worker for it, both go in: the caller's store is held up behind another,
-// of a word that the worker writes too.
+// One enters as often as it can, the other begins at any moment of that, and nobody waits: then it
+// is no wonder if they meet, but of the two at least one knows. Without a barrier on the caller's
+// side, or by the worker for it, neither would: the caller's store is held up by others before it,
+// of memory that is in no cache.
 TEST_P(WorkGateWithBarriers, OfTwoAtLeastOneSeesTheOther) {
-  WorkGate gate(kLong, GetParam());
-  std::atomic<bool> working{false};
-  std::atomic<int> calls{0};
+  WorkGate gate(milliseconds(0), GetParam());
+  constexpr int kRounds = 100000;
+  std::vector<char> met(kRounds + 1);
+  std::vector<char> unnoticed(kRounds + 1);
+  std::atomic<int> working{0};  // the round, while it works
+  std::atomic<bool> running{false};
   std::atomic<bool> done{false};
-  alignas(64) std::atomic<int> contended{0};
-  alignas(64) int met = 0;
-  int begun = 0;
-  constexpr int kRounds = 300;
   {
     std::jthread caller([&] {
       Member self(gate);
-      for (int call = 1; !done.load(std::memory_order_relaxed); ++call) {
-        contended.store(call, std::memory_order_relaxed);
+      std::vector<char> cold(16 << 20);
+      std::size_t at = 0;
+      while (!done.load(std::memory_order_relaxed)) {
+        for (int store = 0; store < 8; ++store) {
+          at = (at + 4099 * 64) % cold.size();
+          *static_cast<volatile char*>(&cold[at]) = 1;
+        }
         gate.enter(self.lane);
-        for (int look = 0; look < 50; ++look) {
-          met += working.load(std::memory_order_relaxed);
+        for (int look = 0; look < 100; ++look) {
+          met[working.load(std::memory_order_relaxed)] = 1;
         }
         gate.leave(self.lane);
-        calls.store(call, std::memory_order_relaxed);
+        running.store(true, std::memory_order_relaxed);
+        running.notify_one();
       }
     });
+    running.wait(false);
     Member self(gate);
-    for (int round = 0; round < kRounds; ++round) {
-      // Not while it still naps because of the last round.
-      for (const int before = calls.load(); calls.load() < before + 10;) {
-        std::this_thread::yield();
-      }
+    for (int round = 1; round <= kRounds; ++round) {
       gate.enter(self.lane);
-      for (int moment = 0; moment <= round % 32; ++moment) {
-        contended.store(moment, std::memory_order_relaxed);
+      if (gate.begin(self.lane)) {
+        for (int store = 0; store < 100; ++store) {
+          working.store(round, std::memory_order_relaxed);
+        }
+        working.store(0);
+        unnoticed[round] = gate.undisturbed();
+        gate.end();
       }
-      begun += gate.begin(self.lane);
-      for (int look = 0; look < 20; ++look) {
-        working.store(true);
-      }
-      working.store(false);
-      gate.end();
       gate.leave(self.lane);
     }
     done = true;
   }
-  EXPECT_EQ(begun, kRounds);
-  EXPECT_EQ(met, 0);
+  for (int round = 1; round <= kRounds; ++round) {
+    ASSERT_FALSE(met[round] && unnoticed[round]) << "round " << round;
+  }
 }
 
 // Callers that enqueue and workers that need the device for themselves, all at once.
