@@ -26,7 +26,7 @@ assumption on how the times are distributed). The verdict is the median's; where
 reaches across the budget, the verdict says so.
 
 At last, where bench_launch_path is there, what the agent's own code costs in process, its callback
-called directly: of the difference, the part that is the agent's instructions.
+called directly and with --standby off: of the difference, the part that is the agent's instructions.
 
 Exit status: 0 within the budget, 1 above it, 2 not measured.
 """
@@ -129,8 +129,9 @@ def in_process(args):
     program = os.path.join(args.stage, "bench", "bench_launch_path")
     if not os.path.exists(program):
         return None
-    status, out, err = run_once([args.gpurecover, "run", "-q", "--level", "replay", "--", program],
-                                dict(os.environ), args.timeout)
+    # Without a standby: with one, the agent asks the driver for a marker at each launch.
+    status, out, err = run_once([args.gpurecover, "run", "-q", "--level", "replay", "--standby", "off",
+                                 "--", program], dict(os.environ), args.timeout)
     rows = re.findall(r"^(\w+) +[0-9.]+ +[0-9.]+ +(-?[0-9.]+)$", out, re.M)
     if status != 0 or not rows:
         raise NotMeasured("bench_launch_path: exit %d: %s" % (status, (err or out).strip()[-400:]))
