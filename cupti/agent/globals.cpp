@@ -626,7 +626,8 @@ std::string Globals::restore(const Standby& standby) const {
     }
     return "";
   };
-  for (const auto& [order, owner] : owners) {
+  for (const auto& entry : owners) {
+    const ObjectKey owner = entry.second;
     const bool needed = std::any_of(variables.begin(), variables.end(),
                                     [&](const auto* v) { return v->owner == owner; });
     if (const Answer answer = standby.ensure(owner); needed && !answer.ok()) {
