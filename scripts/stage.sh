@@ -43,8 +43,12 @@ cp "$build/bench/launch_overhead.py" "$new/bench/"
 if [ -e "$build/bench/libempty_callback.so" ]; then
   cp "$build/bench/libempty_callback.so" "$new/bench/"
 fi
+for file in bench_launch_path libcupti_tap.so allocation_program allocation.py; do
+  if [ -e "$build/bench/$file" ]; then cp "$build/bench/$file" "$new/bench/"; fi
+done
+mkdir "$new/tests"
+if [ -x "$build/tests/steering_program" ]; then cp "$build/tests/steering_program" "$new/tests/"; fi
 if [ -x "$build/tests/after_fault/after_fault" ]; then
-  mkdir "$new/tests"
   cp -r "$build/tests/after_fault" "$new/tests/"
 fi
 

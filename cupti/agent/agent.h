@@ -172,8 +172,8 @@ class Agent {
     const PendingFault* pending = nullptr;  // an injected fault that is met after its launch
     bool context_healthy = false;
     bool standby_lost = false;  // the error only says that the standby is gone
-    bool alone = false;        // no other thread is in a driver call (WorkGate)
-    Kernel* kernel = nullptr;  // null: it is not known which
+    bool alone = false;         // no other thread is in a driver call (WorkGate)
+    Kernel* kernel = nullptr;   // null: it is not known which
   };
   // Deals with a failure met at the exit of a launch; true if it was recovered.
   bool handle_failure(ThreadState& state, const Incident& incident);
@@ -184,6 +184,8 @@ class Agent {
   // A sticky error was met. True if the process goes on in spite of it: then the call is to be done
   // again, by the standby.
   bool survive(ThreadState& state, CUresult result);
+  // After a takeover, of the call under way: nobody serves it, so its error is the dead driver's.
+  bool answered_by_the_dead(const ThreadState& state) const;
   std::string takeover_obstacle();
 
   // takeover_hooks.cpp: the takeover's part in the app's calls.
@@ -258,6 +260,7 @@ class Agent {
   std::mutex arm_mutex_;
   std::once_flag plan_callbacks_;
   PendingFaults pending_fault_;
+  std::atomic<const driver_api::Call*> not_served_{nullptr};  // the last one told of
   Latch latch_{cupti_, subscriber_};
 
   friend struct AtThreadEnd;

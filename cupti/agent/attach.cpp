@@ -35,8 +35,8 @@ bool needed_for_plan_only(const driver_api::Call& call) {
          !call.reports;
 }
 
-// What makes objects, leaves work in streams or returns a sticky error. What a dead process's driver
-// still answers is not among it, and programs ask it at every turn.
+// What makes objects, leaves work in streams or returns a sticky error. What a dead process's
+// driver still answers is not among it, and programs ask it at every turn.
 bool needed_for_takeover(const driver_api::Call& call) {
   return call.after != driver_api::After::kLocal && call.after != driver_api::After::kRecord;
 }
@@ -108,10 +108,10 @@ bool Agent::subscribe(std::string& error) {
 void Agent::enable_callbacks() {
   for (std::uint32_t cbid = 1; cbid < driver_api::cbid_end(); ++cbid) {
     const driver_api::Call* call = driver_api::find(cbid);
-    const bool wanted = call == nullptr ? !driver_api::name_of(cbid).empty()
-                                        : (call->hook != Hook::kNone &&
-                                           !needed_for_plan_only(*call)) ||
-                                              (takeover_.wanted() && needed_for_takeover(*call));
+    const bool wanted = call == nullptr
+                            ? !driver_api::name_of(cbid).empty()
+                            : (call->hook != Hook::kNone && !needed_for_plan_only(*call)) ||
+                                  (takeover_.wanted() && needed_for_takeover(*call));
     if (wanted) {
       cupti_.cuptiEnableCallback(1, subscriber_, CUPTI_CB_DOMAIN_DRIVER_API, cbid);
     }

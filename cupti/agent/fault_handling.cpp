@@ -93,6 +93,10 @@ CUresult Agent::health_of_context(const LaunchCall& launch) {
 }
 
 void Agent::after_real_failure(ThreadState& state, CUresult& result) {
+  if (classifier::is_sticky(static_cast<std::int32_t>(result)) &&
+      dead_.load(std::memory_order_relaxed)) {
+    return;  // a consequence of what has been told
+  }
   state.call.entered = std::chrono::steady_clock::now();
   Incident incident;
   incident.code = static_cast<std::int32_t>(result);
@@ -344,7 +348,14 @@ bool Agent::survive(ThreadState& state, CUresult result) {
 void Agent::after_any_call(ThreadState& state, CUresult result) {
   // The first call that meets a real, sticky error. Everything after it fails with the same code,
   // which is a consequence and no further fault.
-  survive(state, result);
+  if (!answered_by_the_dead(state)) {
+    survive(state, result);
+  }
+}
+
+bool Agent::answered_by_the_dead(const ThreadState& state) const {
+  const auto& call = state.call;
+  return takeover_.active() && !call.served && !call.steered && call.epoch == takeover_.epoch();
 }
 
 void Agent::suppress_work(ThreadState& state, const driver_api::Call& call, const void* params) {

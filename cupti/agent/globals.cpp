@@ -2,8 +2,11 @@
 #include "cupti/agent/globals.h"
 
 #include <cupti.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
@@ -157,7 +160,7 @@ GlobalVariable* Globals::record(ObjectKey owner, std::string_view name, std::uin
 }
 
 void Globals::note_address(ObjectKey owner, const char* name, std::uint64_t address,
-                           std::uint64_t size, bool managed) {
+                           std::uint64_t size, bool managed, bool by_runtime) {
   if (name == nullptr || address == 0) {
     return;
   }
@@ -183,6 +186,86 @@ void Globals::note_address(ObjectKey owner, const char* name, std::uint64_t addr
   }
   GlobalVariable* const variable = record(owner, name, address, size);
   const std::unique_lock lock(mutex_);
+  lowest_ = std::min(lowest_.load(), address);
+  highest_ = std::max(highest_.load(), end_of(address, size));
+  if (by_runtime) {
+    ++untaken_;
+  } else {
+    take(variable);
+  }
+}
+
+template <class F>
+bool Globals::for_each_candidate(std::span<const std::byte> bytes, F&& f) const {
+  const std::uint64_t lowest = lowest_.load(std::memory_order_relaxed);
+  const std::uint64_t highest = highest_.load(std::memory_order_relaxed);
+  for (std::size_t at = 0; at + 8 <= bytes.size(); at += 8) {
+    std::uint64_t value = 0;
+    std::memcpy(&value, bytes.data() + at, sizeof value);
+    if (value >= lowest && value < highest && f(value)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void Globals::take_addresses_in(std::span<const std::byte> bytes) {
+  for_each_candidate(bytes, [&](std::uint64_t value) {
+    const std::unique_lock lock(mutex_);
+    const auto next = by_address_.upper_bound(value);
+    if (next != by_address_.begin()) {
+      GlobalVariable* const variable = std::prev(next)->second;
+      if (value - variable->address < variable->size && !variable->taken) {
+        take(variable);
+      }
+    }
+    return false;
+  });
+}
+
+void Globals::translate_arguments(std::span<std::byte> arguments) const {
+  {
+    const std::shared_lock lock(mutex_);
+    if (moved_.empty()) {
+      return;
+    }
+  }
+  for (std::size_t at = 0; at + 8 <= arguments.size(); at += 8) {
+    std::uint64_t value = 0;
+    std::memcpy(&value, arguments.data() + at, sizeof value);
+    if (const std::uint64_t there = translate(value, 1); there != value) {
+      std::memcpy(arguments.data() + at, &there, sizeof there);
+    }
+  }
+}
+
+void Globals::look_for_addresses_at(const void* host, std::size_t size) {
+  if (untaken_.load(std::memory_order_relaxed) == 0 || size > kMaxSearched) {
+    return;
+  }
+  // By way of the kernel: a pointer that leads nowhere is for the driver to refuse.
+  std::array<std::byte, 16384> piece;
+  for (std::size_t at = 0; at < size; at += piece.size()) {
+    const std::size_t length = std::min(piece.size(), size - at);
+    const iovec to{piece.data(), length};
+    const iovec from{const_cast<std::byte*>(static_cast<const std::byte*>(host)) + at, length};
+    if (process_vm_readv(getpid(), &to, 1, &from, 1, 0) != static_cast<ssize_t>(length)) {
+      return;
+    }
+    take_addresses_in(std::span(piece).first(length));
+  }
+}
+
+bool Globals::holds_moved(std::span<const std::byte> bytes) const {
+  if (untaken_.load(std::memory_order_relaxed) == 0) {
+    return false;
+  }
+  return for_each_candidate(bytes,
+                            [&](std::uint64_t value) { return translate(value, 1) != value; });
+}
+
+void Globals::take(GlobalVariable* variable) {
+  variable->taken = true;
   const auto at = std::lower_bound(
       taken_.begin(), taken_.end(), variable,
       [](const GlobalVariable* a, const GlobalVariable* b) { return a->address < b->address; });
@@ -579,10 +662,41 @@ std::string Globals::obstacle() const {
   return "";
 }
 
-std::string Globals::restore(const Standby& standby) const {
+std::uint64_t Globals::translate(std::uint64_t address, std::uint64_t size) const {
+  const std::shared_lock lock(mutex_);
+  const auto next = moved_.upper_bound(address);
+  if (next == moved_.begin()) {
+    return address;
+  }
+  const auto& [begin, moved] = *std::prev(next);
+  const std::uint64_t at = address - begin;
+  return at < moved.size && size <= moved.size - at ? moved.to + at : address;
+}
+
+bool Globals::known(ObjectKey owner, std::string_view name, std::uint64_t& address,
+                    std::uint64_t& size) const {
+  const std::shared_lock lock(mutex_);
+  for (const auto& [at, variable] : by_address_) {
+    if (variable->owner == owner && variable->name == name) {
+      address = at;
+      size = variable->size;
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Globals::collides(std::uint64_t address, std::uint64_t size) const {
+  const std::shared_lock lock(mutex_);
+  const auto next = moved_.lower_bound(end_of(address, size));
+  return next != moved_.begin() && std::prev(next)->first + std::prev(next)->second.size > address;
+}
+
+std::string Globals::restore(const Standby& standby) {
   std::vector<GlobalVariable*> variables;
   {
-    const std::shared_lock lock(mutex_);
+    const std::unique_lock lock(mutex_);
+    moved_.clear();
     for (const auto& [address, variable] : by_address_) {
       // Of an object that is gone by another's end (a library's module) nothing is left.
       if (!variable->owner_known || parts_.objects.find(variable->owner)) {
@@ -615,11 +729,15 @@ std::string Globals::restore(const Standby& standby) const {
     if (const Answer answer = standby.find(variable, address, size); !answer.ok()) {
       return name + " could not be found again: " + answer.reason;
     }
-    if (address != variable.address || size != variable.size) {
+    if (size != variable.size || (address != variable.address && variable.taken)) {
       return name + " lies elsewhere in the standby, and its address may be in use";
     }
+    if (address != variable.address) {
+      const std::unique_lock lock(mutex_);
+      moved_[variable.address] = {variable.size, address};
+    }
     if (variable.state == State::kHeld) {
-      if (const Answer answer = standby.copy(variable.address, variable.shadow, variable.size);
+      if (const Answer answer = standby.copy(address, variable.shadow, variable.size);
           !answer.ok()) {
         return name + " could not be given its content: " + answer.reason;
       }
@@ -663,7 +781,8 @@ std::string Globals::refresh(const Standby& standby, const Kernel& kernel,
     if (variable->state != State::kHeld) {
       continue;  // lost already, or its address was not known yet when this was launched
     }
-    if (const Answer answer = standby.copy(variable->shadow, variable->address, variable->size);
+    if (const Answer answer = standby.copy(
+            variable->shadow, translate(variable->address, variable->size), variable->size);
         !answer.ok()) {
       return "variable `" + variable->name + "` could not be kept: " + answer.reason;
     }

@@ -45,6 +45,10 @@ struct GlobalVariable {
   std::atomic<State> state{State::kInitial};
   std::atomic<bool> claimed{false};  // a launch that writes it is being issued
   std::atomic<bool> gone{false};     // its module was unloaded
+  // The program has its address, and may keep it anywhere. False: it was asked for by the call by
+  // which the runtime registers every variable, which uses it for copies; and it has been seen in
+  // nothing that went to the device.
+  std::atomic<bool> taken{false};
   // By whoever has claimed it:
   CUdeviceptr shadow = 0;
   recovery::StreamLog* last = nullptr;  // of the last launch that writes it
@@ -92,9 +96,19 @@ class Globals {
   static constexpr std::uint64_t kMaxImageBytes = 16 << 20;
 
   // --- the app's calls, in their callbacks ---
-  // The app has been told where a variable lies; `managed`: it may then use it without any call.
+  // The app has been told where a variable lies; `managed`: it may then use it without any call;
+  // `by_runtime`: it was asked as the runtime asks for every variable of its images.
   void note_address(ObjectKey owner, const char* name, std::uint64_t address, std::uint64_t size,
-                    bool managed);
+                    bool managed, bool by_runtime);
+  // The program copies its memory, which may not be there, to the device: addresses of variables in
+  // it, at multiples of 8, are taken from now on. Larger blocks than a table of
+  // pointers is are not searched.
+  static constexpr std::size_t kMaxSearched = 1 << 20;
+  void look_for_addresses_at(const void* host, std::size_t size);
+  // Whether the bytes hold an address that means something else in the standby.
+  bool holds_moved(std::span<const std::byte> bytes) const;
+  // Puts the standby's addresses in the place of the app's, in the arguments of a launch.
+  void translate_arguments(std::span<std::byte> arguments) const;
   // A module or library is unloaded.
   void note_unload(std::uint64_t owner);
 
@@ -143,7 +157,15 @@ class Globals {
   };
   // Loads the modules whose variables are known, in the order in which the app did, and gives the
   // variables their content. Why that cannot be; empty: done.
-  std::string restore(const Standby& standby) const;
+  // A variable whose address the program cannot have may lie elsewhere from now on.
+  std::string restore(const Standby& standby);
+  // Where [address, address + size) lies in the standby, if it is in a variable.
+  std::uint64_t translate(std::uint64_t address, std::uint64_t size) const;
+  // The address by which the app knows a variable; false if it does not.
+  bool known(ObjectKey owner, std::string_view name, std::uint64_t& address,
+             std::uint64_t& size) const;
+  // Whether an address of the standby's is one that the app knows as something else.
+  bool collides(std::uint64_t address, std::uint64_t size) const;
   // Brings the shadows of what a launch may write up to date after the standby has done it.
   std::string refresh(const Standby& standby, const Kernel& kernel,
                       std::span<const std::byte> arguments);
@@ -164,12 +186,27 @@ class Globals {
   CUresult copy_written(GlobalVariable& variable, std::uint64_t begin, std::uint64_t end,
                         CUstream stream);
   void count_obstacle(const std::string& why);
+  void take(GlobalVariable* variable);  // mutex_ is held
+  void take_addresses_in(std::span<const std::byte> bytes);
+  // Of each word that may be in a variable; until it returns true.
+  template <class F>
+  bool for_each_candidate(std::span<const std::byte> bytes, F&& f) const;
 
   const Parts parts_;
   std::atomic<std::size_t> taken_count_{0};
+  std::atomic<std::size_t> untaken_{0};  // recorded by `by_runtime`, ever
+  // Between which all variables lie.
+  std::atomic<std::uint64_t> lowest_{~std::uint64_t{0}};
+  std::atomic<std::uint64_t> highest_{0};
   mutable std::shared_mutex mutex_;
   std::map<std::uint64_t, GlobalVariable*> by_address_;
   std::vector<GlobalVariable*> taken_;  // whose address the host knows; sorted by address
+  // Of the standby at hand: variables that lie elsewhere, by the address that the app knows.
+  struct Moved {
+    std::uint64_t size = 0;
+    std::uint64_t to = 0;
+  };
+  std::map<std::uint64_t, Moved> moved_;
   std::vector<std::unique_ptr<GlobalVariable>> all_;
   std::vector<std::unique_ptr<GlobalsEffect>> effects_;
   std::string obstacle_;  // the first

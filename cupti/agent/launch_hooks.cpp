@@ -311,6 +311,9 @@ void Agent::before_launch(ThreadState& state, const driver_api::Call& call, std:
   }
   under_way.ignored = false;
   under_way.kernel = kernel;
+  if (takeover_.pending()) [[unlikely]] {
+    start_takeover();
+  }
 
   const Judgement judgement = judge(state, *kernel, under_way.launch);
   under_way.replayable = judgement.is_protected;

@@ -54,6 +54,9 @@ void Agent::steer_enter(ThreadState& state, const driver_api::Call& call,
   if (passive_.load(std::memory_order_relaxed)) {
     return;
   }
+  if (takeover_.pending()) [[unlikely]] {
+    start_takeover();
+  }
   bool captures = captures_.load(std::memory_order_relaxed) > 0;
   if (captures) {
     switch (call.hook) {

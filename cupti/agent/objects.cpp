@@ -34,7 +34,7 @@ constexpr ObjectKey kContext{'c', 0};
 
 void Objects::note(const driver_api::Call& call, const void* params, bool per_thread) {
   ObjectKey made;
-  ObjectKey first;      // the first handle that the call is given
+  ObjectKey first;  // the first handle that the call is given
   ObjectKey destroyed;
   std::optional<std::uint64_t> number;
   for (const Parameter& parameter : recovery::parameters_of(call)) {
@@ -72,7 +72,8 @@ void Objects::note(const driver_api::Call& call, const void* params, bool per_th
     return;
   }
   std::vector<std::byte> bytes;
-  recovery::encode_call(call, params, per_thread, [&](char) { return made.handle; }, bytes);
+  recovery::encode_call(
+      call, params, per_thread, [&](char) { return made.handle; }, bytes);
 
   const std::lock_guard lock(mutex_);
   if (made.kind != 0) {

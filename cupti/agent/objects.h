@@ -27,10 +27,10 @@ struct ObjectKey {
 class Objects {
  public:
   struct Made {
-    std::uint64_t order = 0;       // of creation, over all objects
-    ObjectKey parent;              // kind 0: none
-    bool by_image = false;         // a module or library: its image is in the image store
-    std::vector<std::byte> call;   // else the encoded call (recovery/call_codec.h)
+    std::uint64_t order = 0;      // of creation, over all objects
+    ObjectKey parent;             // kind 0: none
+    bool by_image = false;        // a module or library: its image is in the image store
+    std::vector<std::byte> call;  // else the encoded call (recovery/call_codec.h)
     std::vector<std::vector<std::byte>> changes;  // calls on it, in order
   };
 

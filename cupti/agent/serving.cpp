@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -214,7 +215,8 @@ void Takeover::begin_served(ThreadState& state, const driver_api::Call& call, st
   auto& under_way = state.call;
   const std::size_t size = driver_api::params_size(cbid);
   under_way.served_size = size <= under_way.served_params.size() ? size : 0;
-  // Nothing of it is the dead driver's to look at, handles that only the standby knows least of all.
+  // Nothing of it is the dead driver's to look at, handles that only the standby knows least of
+  // all.
   std::memcpy(under_way.served_params.data(), params, under_way.served_size);
   std::memset(const_cast<void*>(params), 0, under_way.served_size);
 }
@@ -243,18 +245,18 @@ CUresult Takeover::serve(ThreadState& state, const driver_api::Call& call, std::
     case Hook::kCopy2d: {
       const auto& p = as<cuMemcpy2DAsync_v2_params>(params);
       const bool async = call.name.find("Async") != std::string_view::npos;
-      return p.pCopy == nullptr ? CUDA_ERROR_INVALID_VALUE
-                                : serve_copy_2d(*p.pCopy,
-                                                explicit_stream(async ? p.hStream : nullptr, cbid),
-                                                async);
+      return p.pCopy == nullptr
+                 ? CUDA_ERROR_INVALID_VALUE
+                 : serve_copy_2d(*p.pCopy, explicit_stream(async ? p.hStream : nullptr, cbid),
+                                 async);
     }
     case Hook::kCopy3d: {
       const auto& p = as<cuMemcpy3DAsync_v2_params>(params);
       const bool async = call.name.find("Async") != std::string_view::npos;
-      return p.pCopy == nullptr ? CUDA_ERROR_INVALID_VALUE
-                                : serve_copy_3d(*p.pCopy,
-                                                explicit_stream(async ? p.hStream : nullptr, cbid),
-                                                async);
+      return p.pCopy == nullptr
+                 ? CUDA_ERROR_INVALID_VALUE
+                 : serve_copy_3d(*p.pCopy, explicit_stream(async ? p.hStream : nullptr, cbid),
+                                 async);
     }
     case Hook::kHostFunction:
       return serve_host_function(call, cbid, params);
@@ -292,6 +294,18 @@ CUresult Takeover::serve(ThreadState& state, const driver_api::Call& call, std::
     const auto& p = as<cuModuleGetFunction_params>(params);
     return serve_function(p.hfunc, p.hmod, p.name);
   }
+  if (call.hook == Hook::kSet1d || call.hook == Hook::kSet2d) {
+    // All of them begin with the destination.
+    std::array<std::byte, 64> moved{};
+    std::memcpy(moved.data(), params,
+                std::min<std::size_t>(moved.size(), driver_api::params_size(cbid)));
+    const auto [begin, end] = written_by(call, params);
+    const std::uint64_t to = globals_.translate(begin, end - begin);
+    if (to != begin) {
+      std::memcpy(moved.data(), &to, sizeof to);
+    }
+    return serve_generic(call, cbid, moved.data());
+  }
   if (call.name.starts_with("cuEventElapsedTime")) {
     return serve_elapsed(call, cbid, params);
   }
@@ -320,13 +334,14 @@ CUresult Takeover::serve_launch(ThreadState& state) {
     end_launch(state, false, false);
     return CUDA_ERROR_NOT_SUPPORTED;  // its obstacle; it must not run as something else
   }
+  globals_.translate_arguments(remote.arguments);
   const std::uint64_t marker = std::exchange(remote.marker, 0);
   if (!under_way.undone && under_way.variables.empty()) {
     remote.marker = marker;
   }
   const Answer answer = link->launch(remote);
-  // Of a standby that died meanwhile it is not known whether it has launched; the log then says what
-  // became of it, and it is not to be launched once more.
+  // Of a standby that died meanwhile it is not known whether it has launched; the log then says
+  // what became of it, and it is not to be launched once more.
   under_way.launch_in_doubt = !answer.sent;
   if (answer.ok() && !under_way.undone && !under_way.variables.empty()) {
     auto* const stream = reinterpret_cast<CUstream>(remote.stream);
@@ -386,8 +401,17 @@ CUresult Takeover::serve_copy(std::uint64_t to, std::uint64_t from, std::uint64_
   }
   const bool to_shared = shared_with_standby(to, size);
   const bool from_shared = shared_with_standby(from, size);
+  if (to_shared) {
+    to = globals_.translate(to, size);
+  }
+  if (from_shared) {
+    from = globals_.translate(from, size);
+  }
   if (to_shared && from_shared) {
     return answer_code(link->copy(to, from, size, number(stream), async));
+  }
+  if (to_shared && globals_.holds_moved({reinterpret_cast<const std::byte*>(from), size})) {
+    return static_cast<CUresult>(code_);  // an address that means something else now
   }
   if (to_shared) {
     return answer_code(
@@ -530,14 +554,27 @@ CUresult Takeover::serve_global(ObjectKey owner, const char* name, CUdeviceptr* 
   if (name == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  // What the app has been told once stays what it is told.
+  std::uint64_t at = 0;
+  std::uint64_t size = 0;
+  if (globals_.known(owner, name, at, size)) {
+    if (address != nullptr) {
+      *address = at;
+    }
+    if (bytes != nullptr) {
+      *bytes = size;
+    }
+    return CUDA_SUCCESS;
+  }
   if (const Answer known = ensure(owner); !known.ok()) {
     return answer_code(known);
   }
-  std::uint64_t at = 0;
-  std::uint64_t size = 0;
   const Answer answer = link->find_global(owner.handle, owner.kind == 'L', name, at, size);
   if (!answer.ok()) {
     return answer_code(answer);
+  }
+  if (globals_.collides(at, size)) {
+    return static_cast<CUresult>(code_);  // one address for two variables
   }
   if (address != nullptr) {
     *address = at;
@@ -605,8 +642,9 @@ CUresult Takeover::serve_function(CUfunction* function, CUmodule module, const c
     }
   }
   std::vector<std::byte> results;
-  const Answer answer = send(*driver_api::find("cuModuleGetFunction"), &params, false,
-                             [&](char) { return key.handle; }, results);
+  const Answer answer = send(
+      *driver_api::find("cuModuleGetFunction"), &params, false, [&](char) { return key.handle; },
+      results);
   if (answer.ok()) {
     *function = reinterpret_cast<CUfunction>(kernel);
     const std::lock_guard lock(restore_mutex_);
@@ -775,9 +813,10 @@ CUresult Takeover::copy_to_host(void* host, CUdeviceptr device, std::size_t size
 
 CUresult Takeover::copy_own(CUdeviceptr to, CUdeviceptr from, std::size_t size, CUstream stream) {
   auto* link = link_.load();
-  return link == nullptr ? static_cast<CUresult>(code_)
-                         : answer_code(link->copy(to, from, size,
-                                                  number(explicit_stream(stream, 0)), true));
+  return link == nullptr
+             ? static_cast<CUresult>(code_)
+             : answer_code(link->copy(globals_.translate(to, size), globals_.translate(from, size),
+                                      size, number(explicit_stream(stream, 0)), true));
 }
 
 void Takeover::replace_driver() {

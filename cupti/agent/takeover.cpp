@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Before and during a takeover: the log of what is under way, and the steps. What follows a takeover
-// is in serving.cpp.
+// Before and during a takeover: the log of what is under way, and the steps. What follows a
+// takeover is in serving.cpp.
 #include "cupti/agent/takeover.h"
 
 #include <sys/mman.h>
@@ -73,10 +73,9 @@ bool is_edge(const driver_api::Call& call) {
     case Kind::kContext:
       return call.edge != driver_api::kEdgeNone;
     default:
-      return std::any_of(recovery::parameters_of(call).begin(),
-                         recovery::parameters_of(call).end(), [](const auto& parameter) {
-                           return parameter.kind == ParameterKind::kDestroyedHandle;
-                         });
+      return std::any_of(
+          recovery::parameters_of(call).begin(), recovery::parameters_of(call).end(),
+          [](const auto& parameter) { return parameter.kind == ParameterKind::kDestroyedHandle; });
   }
 }
 
@@ -180,15 +179,20 @@ bool Takeover::enable() {
   };
   CUdevice device = 0;
   CUuuid uuid{};
-  if (driver.cuCtxGetDevice(&device) != CUDA_SUCCESS ||
-      driver.cuDeviceGetUuid(&uuid, device) != CUDA_SUCCESS) {
+  if (driver.cuCtxGetDevice(&device) != CUDA_SUCCESS) {
+    return true;  // no context yet
+  }
+  if (!pending_.exchange(false)) {
+    return enabled();  // another thread is at it
+  }
+  if (driver.cuDeviceGetUuid(&uuid, device) != CUDA_SUCCESS) {
     return impossible("its device could not be told");
   }
   if (!make_shared_block(recovery::LaunchLog::kWordBytes, words_)) {
     return impossible("no memory for its markers");
   }
-  const CUresult code = driver.cuMemHostRegister(reinterpret_cast<void*>(words_.address),
-                                                 words_.size, words_.flags);
+  const CUresult code =
+      driver.cuMemHostRegister(reinterpret_cast<void*>(words_.address), words_.size, words_.flags);
   if (code != CUDA_SUCCESS) {
     return impossible("the memory of its markers could not be registered, error " +
                       std::to_string(static_cast<int>(code)));
@@ -301,25 +305,26 @@ CUresult Takeover::follow_launch(ThreadState& state, const Kernel& kernel,
 
 void Takeover::note_globals(const driver_api::Call& call, const void* params) {
   const auto note = [&](ObjectKey owner, const char* name, const CUdeviceptr* address,
-                        const std::size_t* size, bool managed) {
+                        const std::size_t* size, bool managed, bool by_runtime) {
     if (address != nullptr) {
-      globals_.note_address(owner, name, *address, size != nullptr ? *size : 0, managed);
+      globals_.note_address(owner, name, *address, size != nullptr ? *size : 0, managed,
+                            by_runtime);
     }
   };
   switch (call.hook) {
     case Hook::kModuleGetGlobal: {
       const auto& p = *static_cast<const cuModuleGetGlobal_v2_params*>(params);
-      note({'m', reinterpret_cast<std::uint64_t>(p.hmod)}, p.name, p.dptr, p.bytes, false);
+      note({'m', reinterpret_cast<std::uint64_t>(p.hmod)}, p.name, p.dptr, p.bytes, false, false);
       break;
     }
     case Hook::kLibraryGetGlobal: {
       const auto& p = *static_cast<const cuLibraryGetGlobal_params*>(params);
-      note({'L', reinterpret_cast<std::uint64_t>(p.library)}, p.name, p.dptr, p.bytes, false);
+      note({'L', reinterpret_cast<std::uint64_t>(p.library)}, p.name, p.dptr, p.bytes, false, true);
       break;
     }
     case Hook::kLibraryGetManaged: {
       const auto& p = *static_cast<const cuLibraryGetManaged_params*>(params);
-      note({'L', reinterpret_cast<std::uint64_t>(p.library)}, p.name, p.dptr, p.bytes, true);
+      note({'L', reinterpret_cast<std::uint64_t>(p.library)}, p.name, p.dptr, p.bytes, true, false);
       break;
     }
     case Hook::kModuleUnload:
@@ -413,6 +418,10 @@ CUresult Takeover::before_call(const driver_api::Call& call, std::uint32_t cbid,
                                const void* params) {
   (void)cbid;
   (void)params;
+  if (call.hook == Hook::kCopyLinear && call.name.starts_with("cuMemcpyHtoD")) {
+    const auto& p = *static_cast<const cuMemcpyHtoD_v2_params*>(params);
+    globals_.look_for_addresses_at(p.srcHost, p.ByteCount);
+  }
   if (call.kind == Kind::kGraphLaunch || call.hook == Hook::kLaunchUnprotected) {
     count_obstacle(call.name);  // what it does is not followed
   }
@@ -648,7 +657,8 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
 
   StepResult replay() override {
     for (std::size_t i = 0; i < frontier_.to_do.size(); ++i) {
-      const LoggedLaunch& launch = frontier_.to_do[i];
+      LoggedLaunch launch = frontier_.to_do[i];
+      t_.globals_.translate_arguments(launch.launch.arguments);
       const auto& name = static_cast<const Kernel*>(launch.kernel)->name;
       if (const Answer answer = t_.ensure({'f', launch.launch.function}); !answer.ok()) {
         return StepResult::decline("`" + name + "` could not be loaded: " + words(answer));
@@ -664,8 +674,9 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
       replay.launch = launch.launch;
       replay.seed = request_.seed + i;
       for (const auto& range : writes_[i]) {
-        replay.begins.push_back(range.begin);
-        replay.ends.push_back(range.end);
+        const std::uint64_t size = range.end - range.begin;
+        replay.begins.push_back(t_.globals_.translate(range.begin, size));
+        replay.ends.push_back(replay.begins.back() + size);
       }
       const recovery::ReplayAnswer answer = link_->replay(replay);
       if (!answer.sent) {
@@ -819,8 +830,8 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
     std::vector<std::byte> results;
     const auto& call = *driver_api::find("cuMemAlloc_v2");
     Answer answer = t_.send(call, &alloc, false, {}, results);
-    if (answer.ok() && !recovery::store_results(call, &alloc, results,
-                                                [](std::string_view) { return nullptr; })) {
+    if (answer.ok() &&
+        !recovery::store_results(call, &alloc, results, [](std::string_view) { return nullptr; })) {
       return StepResult::decline("the standby's answer was not understood");
     }
     for (const SteeredMemory& memory : t_.parts_.steering.memory()) {
@@ -833,9 +844,9 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
       cuCtxSynchronize_v2_params params{};
       answer = t_.send(*driver_api::find("cuCtxSynchronize"), &params, false, {}, results);
     }
-    return answer.ok() ? StepResult::done()
-                       : StepResult::decline("device memory can no longer be read: " +
-                                             words(answer));
+    return answer.ok()
+               ? StepResult::done()
+               : StepResult::decline("device memory can no longer be read: " + words(answer));
   }
 
   Takeover& t_;

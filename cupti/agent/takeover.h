@@ -73,11 +73,16 @@ class Takeover final : public Steering::Sink {
   explicit Takeover(const Parts& parts);
   ~Takeover() override;
 
-  // Once, with the app's context current: makes what the log needs. False, with a notice, if
-  // takeover is not possible in this process.
+  // Makes what the log needs, once the app's context is current; until then, does nothing and is to
+  // be called again. False, with a notice, if takeover is not possible in this process.
   bool enable();
   // Whether the session asks for it: then objects are recorded from the first call on.
-  void want() { wanted_.store(true, std::memory_order_release); }
+  void want() {
+    wanted_.store(true, std::memory_order_release);
+    pending_.store(true, std::memory_order_release);
+  }
+  // Whether `enable` has still to be called, with a context at hand.
+  bool pending() const { return pending_.load(std::memory_order_relaxed); }
   bool wanted() const { return wanted_.load(std::memory_order_relaxed); }
   bool enabled() const { return enabled_.load(std::memory_order_acquire); }
 
@@ -135,7 +140,8 @@ class Takeover final : public Steering::Sink {
   CUresult copy_own(CUdeviceptr to, CUdeviceptr from, std::size_t size, CUstream stream);
   ObjectKey parent_of(ObjectKey key) const { return objects_.parent(key); }
 
-  CUresult serve_global(ObjectKey owner, const char* name, CUdeviceptr* address, std::size_t* bytes);
+  CUresult serve_global(ObjectKey owner, const char* name, CUdeviceptr* address,
+                        std::size_t* bytes);
 
   // Steering::Sink
   bool map_memory(const SteeredMemory& memory, std::string& error) override;
@@ -172,7 +178,8 @@ class Takeover final : public Steering::Sink {
                       bool async);
   CUresult serve_copy_2d(const CUDA_MEMCPY2D& copy, CUstream stream, bool async);
   CUresult serve_copy_3d(const CUDA_MEMCPY3D& copy, CUstream stream, bool async);
-  CUresult serve_host_function(const driver_api::Call& call, std::uint32_t cbid, const void* params);
+  CUresult serve_host_function(const driver_api::Call& call, std::uint32_t cbid,
+                               const void* params);
   CUresult serve_load(const driver_api::Call& call, const void* params);
   CUresult serve_function(CUfunction* function, CUmodule module, const char* name);
   CUresult serve_elapsed(const driver_api::Call& call, std::uint32_t cbid, const void* params);
@@ -182,6 +189,7 @@ class Takeover final : public Steering::Sink {
   Parts parts_;
   driver_api::Driver local_;  // the process's own driver
   std::atomic<bool> wanted_{false};
+  std::atomic<bool> pending_{false};
   std::atomic<bool> enabled_{false};
   std::atomic<std::uint64_t> epoch_{0};
   recovery::LaunchLog log_;

@@ -75,8 +75,8 @@ void Agent::enter_takeover(ThreadState& state, const driver_api::Call& call, std
       if (under_way.ignored || under_way.kernel == nullptr) {
         return;
       }
-      if (!under_way.suppressed && (under_way.injection == nullptr || under_way.injection->runs ||
-                                    under_way.undone)) {
+      if (!under_way.suppressed &&
+          (under_way.injection == nullptr || under_way.injection->runs || under_way.undone)) {
         takeover_.begin_launch(state, *under_way.kernel, under_way.launch, under_way.replayable);
       }
       return;
@@ -114,8 +114,8 @@ void Agent::leave_takeover(ThreadState& state, const driver_api::Call& call, std
   }
   if (under_way.served) {
     takeover_.restore_params(state, data.functionParams);
-    if (is_launch(call) && (under_way.suppressed || (under_way.injection != nullptr &&
-                                                     !under_way.injection->runs))) {
+    if (is_launch(call) &&
+        (under_way.suppressed || (under_way.injection != nullptr && !under_way.injection->runs))) {
       // A forged fault keeps it from running.
       if (under_way.undone) {
         takeover_.begin_launch(state, *under_way.kernel, under_way.launch, under_way.replayable);
@@ -134,6 +134,13 @@ void Agent::leave_takeover(ThreadState& state, const driver_api::Call& call, std
     }
     steer_exit(state, call, cbid, data, result);
     under_way.steered = true;
+  }
+  if (sticky(result) && answered_by_the_dead(state)) {
+    if (call.after == After::kDeclined && not_served_.exchange(&call) != &call) {
+      session_.notice(protocol::Severity::kWarning,
+                      std::string(call.name) + " is not carried over: it returns the error");
+    }
+    return;
   }
   // Each time round is another fault; whoever meets so many in one call is not to be helped.
   for (int i = 0; i < kMaxFaultsOfACall && sticky(result) && survive(state, result); ++i) {

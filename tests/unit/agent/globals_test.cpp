@@ -221,7 +221,7 @@ TEST_F(GlobalsTest, AnUnknownKernelMayWriteWhatIsWritableAndWhatTheHostKnows) {
   Kernel unknown;
   describe(unknown, "unknown");
   EXPECT_EQ(launch(globals, unknown), (std::vector<std::string>{"x", "y"}));
-  globals.note_address(key(), "c", address_of("c"), 16, false);
+  globals.note_address(key(), "c", address_of("c"), 16, false, false);
   EXPECT_EQ(launch(globals, unknown), (std::vector<std::string>{"c", "x", "y"}));
   EXPECT_EQ(globals.obstacle(), "");
 }
@@ -237,8 +237,8 @@ TEST_F(GlobalsTest, AnArgumentThatPointsIntoAVariable) {
   pass(0, address_of("y"));  // which it does not write
   pass(8, address_of("x") + 15);
   EXPECT_TRUE(launch(globals, through, block).empty());  // nobody has its address
-  globals.note_address(key(), "x", address_of("x"), 0, false);
-  globals.note_address(key(), "y", address_of("y"), 16, false);
+  globals.note_address(key(), "x", address_of("x"), 0, false, false);
+  globals.note_address(key(), "y", address_of("y"), 16, false, false);
   EXPECT_EQ(launch(globals, through, block), std::vector<std::string>{"x"});
   pass(8, address_of("x") + 16);
   EXPECT_TRUE(launch(globals, through, block).empty());
@@ -246,7 +246,7 @@ TEST_F(GlobalsTest, AnArgumentThatPointsIntoAVariable) {
 
 TEST_F(GlobalsTest, WhatTheHostWrites) {
   Globals globals = make();
-  globals.note_address(key(), "c", address_of("c"), 16, false);
+  globals.note_address(key(), "c", address_of("c"), 16, false, false);
   fill("c", 1);
   EXPECT_EQ(globals.after_write(address_of("c") + 4, address_of("c") + 8, nullptr), CUDA_SUCCESS);
   EXPECT_EQ(device_.copied, 16U);  // there was no shadow yet
@@ -276,7 +276,7 @@ TEST_F(GlobalsTest, ContentThatCannotBeKeptStandsInTheWay) {
     work_ = [&] { device_.copy_code = way == 2 ? CUDA_ERROR_INVALID_VALUE : device_.copy_code; };
     device_.settle_code = way == 3 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
     if (way == 3) {
-      globals.note_address(key(), "x", address_of("x"), 16, false);
+      globals.note_address(key(), "x", address_of("x"), 16, false, false);
       globals.after_write(address_of("x"), address_of("x") + 4, nullptr);
     } else {
       launch(globals, sets);
@@ -286,7 +286,7 @@ TEST_F(GlobalsTest, ContentThatCannotBeKeptStandsInTheWay) {
     device_.copy_code = CUDA_SUCCESS;
     device_.settle_code = CUDA_SUCCESS;
     // A later good copy of a part does not bring the rest back.
-    globals.note_address(key(), "x", address_of("x"), 16, false);
+    globals.note_address(key(), "x", address_of("x"), 16, false, false);
     globals.after_write(address_of("x"), address_of("x") + 4, nullptr);
     EXPECT_TRUE(lost(globals.obstacle())) << way;
   }
@@ -315,16 +315,16 @@ TEST_F(GlobalsTest, TooMuchToKeep) {
 
 TEST_F(GlobalsTest, AddressesThatChangeAndManagedVariables) {
   Globals globals = make();
-  globals.note_address(key(), "x", address_of("x"), 16, false);
+  globals.note_address(key(), "x", address_of("x"), 16, false, false);
   EXPECT_EQ(globals.restore(standby()), "");
   EXPECT_NE(globals.restore(standby(256)).find("elsewhere"), std::string::npos);
-  globals.note_address(key(), "y", address_of("y"), 16, true);
+  globals.note_address(key(), "y", address_of("y"), 16, true, false);
   EXPECT_NE(globals.obstacle().find("managed"), std::string::npos);
 }
 
 TEST_F(GlobalsTest, UnloadingForgets) {
   Globals globals = make();
-  globals.note_address(key(), "x", address_of("x"), 16, false);
+  globals.note_address(key(), "x", address_of("x"), 16, false, false);
   globals.after_write(address_of("x"), address_of("x") + 4, nullptr);
   EXPECT_EQ(device_.blocks.size(), 1U);
   globals.note_unload(key().handle);
