@@ -198,6 +198,12 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
     failure.verdict_reason = "it is not known which launch failed";
     record.kernel = "(not known)";
     record.verdict = "unknown";
+    if (const auto suspect = takeover_.enabled() ? takeover_.suspect() : Takeover::Suspect{};
+        suspect.kernel != nullptr) {
+      record.kernel = suspect.kernel->name;
+      record.launch = suspect.launch;
+      record.stream = describe_stream(reinterpret_cast<CUstream>(suspect.stream));
+    }
   }
   if (forged != nullptr) {
     record.repeat = inject::repeat_options(*forged, incident.injection->match);

@@ -202,6 +202,7 @@ bool Takeover::serves(const driver_api::Call& call) const {
     case Hook::kModuleGetGlobal:
     case Hook::kLibraryGetGlobal:
     case Hook::kPrimaryContextGone:
+    case Hook::kContextDestroy:
       return true;
     default:
       return call.after == After::kServed && recovery::travels(call) && call.kind != Kind::kAlloc &&
@@ -274,6 +275,7 @@ CUresult Takeover::serve(ThreadState& state, const driver_api::Call& call, std::
       return serve_global({'L', number(p.library)}, p.name, p.dptr, p.bytes);
     }
     case Hook::kPrimaryContextGone:
+    case Hook::kContextDestroy:
       // The program is done with the device; whatever it does with it next, it does not do here.
       return synchronize();
     default:
@@ -622,7 +624,9 @@ CUresult Takeover::serve_function(CUfunction* function, CUmodule module, const c
     if (const CUresult code = local_.cuLibraryLoadData(&library, image.data(), nullptr, nullptr, 0,
                                                        nullptr, nullptr, 0);
         code != CUDA_SUCCESS) {
-      return code;
+      // This process's own driver says so; it is no word of the standby's.
+      return classifier::is_sticky(static_cast<std::int32_t>(code)) ? CUDA_ERROR_NOT_SUPPORTED
+                                                                    : code;
     }
     const std::lock_guard lock(own_mutex_);
     libraries_.emplace(module, library);

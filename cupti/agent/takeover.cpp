@@ -868,6 +868,22 @@ TakeoverReport Takeover::take_over(const TakeoverRequest& request) {
   return report;
 }
 
+Takeover::Suspect Takeover::suspect() {
+  Suspect suspect;
+  for (recovery::StreamLog* log : log_.streams()) {
+    const std::vector<LoggedLaunch> launches = log->incomplete();
+    if (launches.empty()) {
+      continue;
+    }
+    if (suspect.kernel != nullptr) {
+      return {};
+    }
+    suspect = {static_cast<const Kernel*>(launches[0].kernel), launches[0].order,
+               launches[0].launch.stream};
+  }
+  return suspect;
+}
+
 void Takeover::give_up() {
   if (auto* link = link_.exchange(nullptr)) {
     link->kill();

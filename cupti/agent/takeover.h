@@ -111,6 +111,13 @@ class Takeover final : public Steering::Sink {
   // --- the takeover ---
   // Nobody else is in a driver call (WorkGate).
   TakeoverReport take_over(const TakeoverRequest& request);
+  // The launch that a sticky error is about, if it can only be one; for words, not for decisions.
+  struct Suspect {
+    const Kernel* kernel = nullptr;
+    std::uint64_t launch = 0;
+    std::uint64_t stream = 0;
+  };
+  Suspect suspect();
   // The standby has failed and is not replaced: from now on calls get the error.
   void give_up();
   // Whether the error that a served call just returned says no more than that the standby is gone,

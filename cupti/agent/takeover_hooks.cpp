@@ -16,7 +16,7 @@ bool is_launch(const driver_api::Call& call) {
          call.hook == Hook::kLaunchCooperative;
 }
 
-constexpr int kMaxFaultsOfACall = 8;
+constexpr int kMaxFaultsOfACall = 3;
 
 bool sticky(CUresult code) {
   return classifier::is_sticky(static_cast<std::int32_t>(code));

@@ -32,8 +32,8 @@ constexpr std::string_view kAnswering[] = {
     "cuPointerGetAttribute", "cuPointerGetAttributes",
     // What is kept on the host.
     "cuGraphCreate", "cuGraphGetNodes", "cuLibraryUnload", "cuLibraryGetKernel",
-    "cuLibraryGetKernelCount", "cuLibraryEnumerateKernels", "cuKernelGetName", "cuKernelGetLibrary",
-    "cuKernelGetAttribute"};
+    "cuLibraryLoadData", "cuLibraryLoadFromFile", "cuLibraryGetKernelCount",
+    "cuLibraryEnumerateKernels", "cuKernelGetName", "cuKernelGetLibrary", "cuKernelGetAttribute"};
 
 std::string_view without_version(std::string_view name) {
   for (const std::string_view suffix : {"_ptsz", "_ptds"}) {

@@ -471,6 +471,18 @@ int ends(const std::string& how) {
   return 9;
 }
 
+// A bug of the program's own: a kernel runs far past its buffers.
+int stray() {
+  start();
+  const CUdeviceptr in = buffer(numbers(1));
+  const CUdeviceptr out = buffer(std::vector<unsigned>(kCount));
+  void* arguments[] = {const_cast<CUdeviceptr*>(&out), const_cast<CUdeviceptr*>(&in)};
+  MUST(CU(cuLaunchKernel)(twice, 1 << 20, 1, 1, kThreads, 1, 1, 0, nullptr, arguments, nullptr));
+  std::printf("first=%d\n", static_cast<int>(CU(cuCtxSynchronize)()));
+  std::printf("second=%d\n", static_cast<int>(CU(cuCtxSynchronize)()));
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -494,6 +506,8 @@ int main(int argc, char** argv) {
     return orphan();
   } else if (mode == "late") {
     return late();
+  } else if (mode == "stray") {
+    return stray();
   } else if (mode == "ends") {
     return ends(option);
   }

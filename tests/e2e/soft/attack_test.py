@@ -124,6 +124,40 @@ class Attack(unittest.TestCase):
             self.assertEqual(run.summary["totals"]["returned"], 1)
             self.assertIn(":220", run.out)
 
+    def test_a_bug_of_the_programs_own_comes_back_with_the_kernels_name(self):
+        run = Run("stray")
+        totals = self.check(run)
+        self.assertEqual((run.said["first"], run.said["second"]), ("700", "700"))
+        self.assertEqual((totals["faults"], totals["returned"]), (1, 1))
+        fault = run.summary["faults"][0]
+        self.assertEqual((fault["kernel"], fault["launch"], fault["injected"]), ("twice", 1, False))
+        self.assertIn("the program itself may be the cause", fault["reason"])
+
+    def test_sticky_faults(self):
+        # At every launch that matches, as far as there are any; what is taken over ends well.
+        for mode in ["forms"], ["threads"], ["late"], ["ends", "x"], ["ends", "fork"]:
+            undisturbed = Run(*mode).code
+            for how in "fault", "latch":
+                for nth in "1", "2", "3":
+                    with self.subTest(" ".join([*mode, how, nth])):
+                        run = Run(*mode, inject=["--kernel", "twice", "--error", "ecc", "--how", how, "--nth", nth])
+                        outcome = run.summary["faults"][0]["outcome"]
+                        self.assertIn(outcome, ("recovered-takeover", "refused", "declined"))
+                        if outcome == "recovered-takeover":
+                            self.check(run, undisturbed)
+                            self.assertNotIn("failed", run.said, run.err)
+                            self.assertEqual(run.said.get("good", "1"), "1")
+                            self.assertEqual(run.said.get("wrong", "0"), "0")
+                        else:
+                            self.assertIn(":214", run.out)
+
+    def test_modules_loaded_after_a_takeover(self):
+        for how in "fault", "latch":
+            run = Run("reload", inject=["--kernel", "same_name", "--error", "ecc", "--how", how, "--nth", "1"])
+            self.check(run)
+            self.assertEqual(run.summary["faults"][0]["outcome"], "recovered-takeover")
+            self.assertEqual(run.said["good"], "1")
+
     def test_the_supervisor_is_killed(self):
         with tempfile.TemporaryFile("w+") as out:
             process = subprocess.Popen(

@@ -102,7 +102,9 @@ TEST(Calls, ColumnsAgreeWithEachOther) {
     }
     if (call.kind == Kind::kQuery) {
       EXPECT_EQ(call.edge, kEdgeNone);
-      EXPECT_EQ(call.hook, Hook::kNone);
+      // Only questions about memory, which the agent may have made, are answered by it.
+      EXPECT_TRUE(call.hook == Hook::kNone || call.name.starts_with("cuMem") ||
+                  call.name.starts_with("cuPointer"));
     }
     if (call.edge & kEdgeSynchronize) {
       EXPECT_TRUE(call.reports);
