@@ -13,6 +13,7 @@
 #   torch       gpu-6-pytorch.txt          a PyTorch training
 #   takeover    gpu-4-takeover.txt         sticky faults survived
 #   torch-takeover  gpu-4-torch-takeover.txt   a PyTorch training survives one
+#   steering    gpu-4-steering.txt         what programs see of their memory, and what it costs
 #
 # Needs python3 (standard library; torch for `torch`) and coreutils. Exit status: 0 all pass,
 # 1 something failed or was not run, 2 bad usage.
@@ -23,7 +24,7 @@ stage=stage out=gpu-results jobs=8 total=540
 sections=()
 
 usage() {
-  sed -n '3,20s/^# \{0,1\}//p' "$0"
+  sed -n '3,21s/^# \{0,1\}//p' "$0"
 }
 
 while [ $# -gt 0 ]; do
@@ -33,11 +34,11 @@ while [ $# -gt 0 ]; do
       declare "${1#--}=$2"
       shift 2 ;;
     --help | -h) usage; exit 0 ;;
-    matrix | oom | not-fired | bench | torch | takeover | torch-takeover) sections+=("$1"); shift ;;
+    matrix | oom | not-fired | bench | torch | takeover | torch-takeover | steering) sections+=("$1"); shift ;;
     *) echo "run.sh: unknown argument '$1'" >&2; usage >&2; exit 2 ;;
   esac
 done
-[ ${#sections[@]} -gt 0 ] || sections=(matrix oom not-fired bench torch takeover torch-takeover)
+[ ${#sections[@]} -gt 0 ] || sections=(matrix oom not-fired bench torch takeover torch-takeover steering)
 for number in "$jobs" "$total"; do
   case $number in
     '' | *[!0-9]* | 0*) echo "run.sh: not a positive whole number: '$number'" >&2; exit 2 ;;
@@ -54,7 +55,7 @@ timeout -k 5 30 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 
 # The launch bound benchmark is alone on the machine; the time that is left is shared out as it
 # goes, so that a section that hangs cannot take all of it from those behind.
-declare -A share=([matrix]=240 [oom]=90 [not-fired]=90 [bench]=150 [torch]=240 [takeover]=240 [torch-takeover]=200)
+declare -A share=([matrix]=240 [oom]=90 [not-fired]=90 [bench]=150 [torch]=240 [takeover]=240 [torch-takeover]=200 [steering]=150)
 failed=0
 for section in "${sections[@]}"; do
   left=$((total - SECONDS))
@@ -82,6 +83,7 @@ for section in "${sections[@]}"; do
         "$(cat "$stage/COMMIT" 2>/dev/null || echo unknown)" "${command[*]}" "$status" \
         "$([ $status -eq 0 ] && echo PASS || echo FAIL)" >>"$text" ;;
     torch) "${outer[@]}" python3 "$here/pytorch.py" "${common[@]}"; status=$? ;;
+    steering) "${outer[@]}" bash "$here/steering.sh" "$stage" "$out/gpu-4-steering.txt"; status=$? ;;
     torch-takeover) "${outer[@]}" python3 "$here/torch_takeover.py" "${common[@]}"; status=$? ;;
     not-fired) "${outer[@]}" python3 "$here/not_fired.py" "${common[@]}"; status=$? ;;
     *) "${outer[@]}" python3 "$here/$section.py" "${common[@]}"; status=$? ;;
