@@ -216,6 +216,9 @@ void Takeover::begin_served(ThreadState& state, const driver_api::Call& call, st
   auto& under_way = state.call;
   const std::size_t size = driver_api::params_size(cbid);
   under_way.served_size = size <= under_way.served_params.size() ? size : 0;
+  if (under_way.served_size == 0) {
+    return;  // there may be no structure either
+  }
   // Nothing of it is the dead driver's to look at, handles that only the standby knows least of
   // all.
   std::memcpy(under_way.served_params.data(), params, under_way.served_size);
@@ -223,7 +226,9 @@ void Takeover::begin_served(ThreadState& state, const driver_api::Call& call, st
 }
 
 void Takeover::restore_params(ThreadState& state, const void* params) {
-  std::memcpy(const_cast<void*>(params), state.call.served_params.data(), state.call.served_size);
+  if (state.call.served_size != 0) {
+    std::memcpy(const_cast<void*>(params), state.call.served_params.data(), state.call.served_size);
+  }
 }
 
 CUresult Takeover::serve(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,

@@ -337,7 +337,7 @@ def inject(check, path, options, quiet=True):
     report_path = check.report_path()
     command = [check.args.gpurecover, "inject", "--device", check.args.device]
     command += (["-q"] if quiet else []) + options
-    seen = execute(command + ["--report", report_path, "--", path], 20)
+    seen = execute(command + ["--report", report_path, "--", path], check.args.each)
     report, problem = load_report(report_path)
     return seen, report, [problem] if problem else report_problems(report)
 
@@ -387,6 +387,7 @@ def main(description, section, add_options=None):
     parser.add_argument("--out", default="gpu-results", help="folder for the result files")
     parser.add_argument("--jobs", type=int, default=8, help="processes at a time")
     parser.add_argument("--limit", type=float, default=300, help="seconds for this section")
+    parser.add_argument("--each", type=float, default=20, help="seconds for one faulted run")
     parser.add_argument("--only", action="append", metavar="EXAMPLE", help="these examples only")
     parser.add_argument("--device", default="cuda", choices=("cuda", "soft"))
     if add_options:

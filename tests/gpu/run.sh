@@ -85,6 +85,11 @@ for section in "${sections[@]}"; do
     torch) "${outer[@]}" python3 "$here/pytorch.py" "${common[@]}"; status=$? ;;
     steering) "${outer[@]}" bash "$here/steering.sh" "$stage" "$out/gpu-4-steering.txt"; status=$? ;;
     torch-takeover) "${outer[@]}" python3 "$here/torch_takeover.py" "${common[@]}"; status=$? ;;
+    # Many contexts at a time make each of them slow.
+    takeover)
+      "${outer[@]}" python3 "$here/takeover.py" --stage "$stage" --out "$out" --limit "$limit" \
+        --jobs 6 --each 60
+      status=$? ;;
     not-fired) "${outer[@]}" python3 "$here/not_fired.py" "${common[@]}"; status=$? ;;
     *) "${outer[@]}" python3 "$here/$section.py" "${common[@]}"; status=$? ;;
   esac

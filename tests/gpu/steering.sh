@@ -19,7 +19,7 @@ trap 'rm -rf "$scratch"' EXIT
   echo "source   $(cat "$stage/COMMIT" 2>/dev/null || echo unknown)"
   echo "agent    sha256 $(sha256sum "$stage/lib/gpurecover/libgpurecover.so" | cut -d' ' -f1)"
   echo
-  for mode in attributes pinned async full vmm; do
+  for mode in queries host order full vmm; do
     timeout -k 3 40 "$stage/tests/steering_program" $mode >"$scratch/alone" 2>&1
     alone=$?
     timeout -k 3 40 "$stage/bin/gpurecover" run -q -- "$stage/tests/steering_program" $mode >"$scratch/run" 2>&1

@@ -65,8 +65,10 @@ def section(args):
         places = [("first", 1), ("middle", (launches + 1) // 2), ("last", launches)]
         for how, kinds in table.items():
             for kind in kinds:
-                # Each takes seconds on a GPU, where a second process first reads all memory.
-                brief = how == "latch" and args.device == "cuda"
+                # On a GPU each takes seconds, most of it for the contexts of other processes: the
+                # runtime forms, and faults that are none of the device's, have one place.
+                brief = args.device == "cuda" and (
+                    how == "latch" or program[0].endswith("_cudart"))
                 for standby in ("cold", "warm") if idempotent else ("cold",):
                     # What is refused is refused alike wherever it happens.
                     for place, nth in places if idempotent and not brief else places[1:2]:
