@@ -125,9 +125,15 @@ bool make_shared_block(std::size_t size, SharedHost& out) {
     return false;
   }
   void* at = MAP_FAILED;
-  // Below the arena, beside nothing.
-  for (std::uint64_t wish = 0x54f0'0000'0000; at == MAP_FAILED && wish >= 0x54e0'0000'0000;
-       wish -= 0x1'0000'0000) {
+  // Below the arena, beside nothing; with the thread sanitizer above it, for it owns what is below.
+#if defined(__SANITIZE_THREAD__)
+  constexpr std::uint64_t kHighest = 0x567f'0000'0000;
+  constexpr std::uint64_t kLowest = 0x5679'0000'0000;
+#else
+  constexpr std::uint64_t kHighest = 0x54f0'0000'0000;
+  constexpr std::uint64_t kLowest = 0x54e0'0000'0000;
+#endif
+  for (std::uint64_t wish = kHighest; at == MAP_FAILED && wish >= kLowest; wish -= 0x1'0000'0000) {
     at = mmap(reinterpret_cast<void*>(wish), size, PROT_READ | PROT_WRITE,
               MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0);
   }

@@ -331,6 +331,9 @@ TEST_F(StandbyTest, WorksOnTheAppsMemory) {
 }
 
 TEST_F(StandbyTest, MemoryOutsideTheArenaGetsItsOwnAddress) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the thread sanitizer owns these addresses";
+#endif
   const std::uint64_t address = kArena - (std::uint64_t{1} << 36);
   device_uuid();
   CUdeviceptr reserved = 0;
@@ -382,6 +385,9 @@ TEST_F(StandbyTest, CopiesOfAnySize) {
 }
 
 TEST_F(StandbyTest, MarkersGoToSharedHostMemory) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the thread sanitizer owns these addresses";
+#endif
   Chunk chunk(kArena);
   load();
   good(link_->map_memory(chunk.address(), kChunk, chunk.fd()));
