@@ -80,7 +80,7 @@ def one(args, number, rng, reference, duration):
     standby = rng.choice(("cold", "warm"))
     at = rng.uniform(0, duration)
     run = Run(args, number, standby)
-    killed = None
+    killed, ran = None, True
     try:
         # The moment itself is what is being tried out.
         while time.monotonic() - run.start < at and run.process.poll() is None:
@@ -90,6 +90,7 @@ def one(args, number, rng, reference, duration):
             pid = run.victim(which)
             if pid is not None:
                 try:
+                    ran = run.victim("app") is not None
                     os.kill(pid, signal.SIGKILL)
                     killed = which
                 except OSError:
@@ -103,6 +104,7 @@ def one(args, number, rng, reference, duration):
         # What the supervisor leaves behind ends by itself.
         deadline = time.monotonic() + args.limit
         while (left := session_processes(run.mark)) and time.monotonic() < deadline:
+            ran = ran or run.app_name in left.values()
             time.sleep(0.002)
         if left:
             return killed, "left over after kill of %s: %s" % (which, left)
@@ -110,7 +112,8 @@ def one(args, number, rng, reference, duration):
         sums = re.findall(r"^checksum=(\S+)$", out, re.M)
         if sums and sums != [reference]:
             return killed, "WRONG RESULT %s after kill of %s (%s)\n%s" % (sums, which, standby, err)
-        if not sums and killed in (None, "supervisor") and "CUDA error 214" not in err:
+        # A supervisor that was killed before it started the app has started nothing.
+        if not sums and ran and killed in (None, "supervisor") and "CUDA error 214" not in err:
             return killed, "neither result nor error after kill of %s: exit %d\n%s" % (
                 killed, status, err)
         if killed is None and (status != 0 or not sums):
