@@ -43,8 +43,8 @@ enum class ParameterKind : std::uint8_t {
 
 struct Parameter {
   ParameterKind kind = ParameterKind::kNumber;
-  std::uint32_t size = 8;  // bytes of the number, or of what is pointed to
-  char handle = 0;         // which, of a handle
+  std::uint32_t size = 8;    // bytes of the number, or of what is pointed to
+  char handle = 0;           // which, of a handle
   std::uint32_t offset = 0;  // in CUPTI's parameter struct, which has C's natural layout
 };
 
@@ -79,9 +79,9 @@ struct DecodedCall {
   const driver_api::Call* call = nullptr;
   bool per_thread = false;
   struct Value {
-    std::uint64_t number = 0;            // numbers, handles, the new handle's number
-    bool present = false;                // of pointers: not null
-    std::span<const std::byte> bytes;    // inputs; strings with their final zero
+    std::uint64_t number = 0;          // numbers, handles, the new handle's number
+    bool present = false;              // of pointers: not null
+    std::span<const std::byte> bytes;  // inputs; strings with their final zero
   };
   std::vector<Value> values;  // one for each parameter
 };

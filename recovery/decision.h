@@ -24,9 +24,9 @@ struct Failure {
   // The process's CUDA is dead, but another process can go on with its memory. Whether it may is
   // then for what is under way to say, launch by launch.
   bool can_take_over = false;
-  bool one_launch = true;        // the call was of one kernel, and no other work is in question
-  bool observe_only = false;     // --level observe
-  bool stopped = false;          // a `stop` rule has ended all recovery of this process
+  bool one_launch = true;     // the call was of one kernel, and no other work is in question
+  bool observe_only = false;  // --level observe
+  bool stopped = false;       // a `stop` rule has ended all recovery of this process
   Verdict verdict = Verdict::kUnknown;
   bool trusted = false;              // the verdict's trust is among those that count
   bool exact_and_in_bounds = false;  // every access proved to stay inside live allocations
@@ -36,12 +36,12 @@ struct Failure {
 };
 
 enum class Step : std::uint8_t {
-  kRetry,    // launch again: the kernel never ran
-  kReplay,   // execute again, with the last check
-  kTakeOver, // the same, in a standby process that goes on in this one's place
-  kReturn,   // outcome `returned`
-  kRefuse,   // outcome `refused`
-  kDecline,  // outcome `declined`
+  kRetry,     // launch again: the kernel never ran
+  kReplay,    // execute again, with the last check
+  kTakeOver,  // the same, in a standby process that goes on in this one's place
+  kReturn,    // outcome `returned`
+  kRefuse,    // outcome `refused`
+  kDecline,   // outcome `declined`
 };
 
 struct Decision {

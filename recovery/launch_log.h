@@ -37,7 +37,7 @@ struct LoggedLaunch {
   // same time, or the stream has no marker and more launches than this one.
   bool unordered = false;
   const char* obstacle = nullptr;  // why another process cannot do it
-  const void* kernel = nullptr;  // the agent's record
+  const void* kernel = nullptr;    // the agent's record
   RemoteLaunch launch;
 };
 

@@ -24,16 +24,16 @@ namespace gpurecover::recovery {
 // has been killed, and every later question gets the same answer.
 struct Answer {
   bool sent = false;
-  std::int32_t code = 0;   // CUresult of the standby's driver
-  std::string reason;      // why it was not sent, or the standby's words on a code that is not 0
+  std::int32_t code = 0;  // CUresult of the standby's driver
+  std::string reason;     // why it was not sent, or the standby's words on a code that is not 0
   bool ok() const { return sent && code == 0; }
 };
 
 struct StandbySetup {
-  std::string device_uuid;         // 16 bytes; the device to use
-  std::int32_t device = 0;         // its ordinal in the app, which is how the app's calls name it
-  std::uint32_t context_flags = 0; // of the app's context
-  std::uint64_t arena = 0;         // the range to reserve, bytes; 0: none
+  std::string device_uuid;          // 16 bytes; the device to use
+  std::int32_t device = 0;          // its ordinal in the app, which is how the app's calls name it
+  std::uint32_t context_flags = 0;  // of the app's context
+  std::uint64_t arena = 0;          // the range to reserve, bytes; 0: none
   std::uint64_t arena_size = 0;
 };
 
@@ -44,9 +44,9 @@ struct RemoteLaunch {
   std::uint32_t grid[3] = {1, 1, 1};
   std::uint32_t block[3] = {1, 1, 1};
   std::uint32_t shared_bytes = 0;
-  bool cooperative = false;               // by cuLaunchCooperativeKernel
-  std::vector<std::byte> attributes;      // CUlaunchAttribute[], none that holds a handle or pointer
-  std::vector<std::byte> arguments;       // packed, as by CU_LAUNCH_PARAM_BUFFER_POINTER
+  bool cooperative = false;           // by cuLaunchCooperativeKernel
+  std::vector<std::byte> attributes;  // CUlaunchAttribute[], none that holds a handle or pointer
+  std::vector<std::byte> arguments;   // packed, as by CU_LAUNCH_PARAM_BUFFER_POINTER
   // After the launch the standby writes `marker_value` to `marker` in stream order; 0: no marker.
   std::uint64_t marker = 0;
   std::uint32_t marker_value = 0;
@@ -114,7 +114,8 @@ class StandbyLink {
   // --- control ---
   // Makes the context. May be sent while the app still runs (warm).
   Answer setup(const StandbySetup& setup);
-  // Imports a descriptor of cuMemCreate memory and maps it at its address, accessible to the device.
+  // Imports a descriptor of cuMemCreate memory and maps it at its address, accessible to the
+  // device.
   Answer map_memory(std::uint64_t address, std::uint64_t size, int fd);
   Answer unmap_memory(std::uint64_t address, std::uint64_t size);
   // Maps a shared file at the same address and registers it with `flags` of cuMemHostRegister.
