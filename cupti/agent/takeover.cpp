@@ -662,6 +662,9 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
   }
 
   StepResult replay() override {
+    // What was issued anew runs on. The last check of another stream's launch fills what that may
+    // write with noise, bounded by whole allocations: nothing else may run then.
+    bool running = false;
     for (std::size_t i = 0; i < frontier_.to_do.size(); ++i) {
       LoggedLaunch launch = frontier_.to_do[i];
       t_.globals_.translate_arguments(launch.launch.arguments);
@@ -674,7 +677,14 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
         if (!answer.ok()) {
           return failed(answer.sent, answer.code, "`" + name + "`: " + words(answer));
         }
+        running = true;
         continue;
+      }
+      if (running) {
+        if (const Answer answer = wait_for_all(); !answer.ok()) {
+          return failed(answer.sent, answer.code, words(answer));
+        }
+        running = false;
       }
       recovery::RemoteReplay replay;
       replay.launch = launch.launch;
@@ -695,11 +705,7 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
         return failed(true, answer.code, answer.reason);
       }
     }
-    cuCtxSynchronize_v2_params params{};
-    std::vector<std::byte> results;
-    const Answer answer =
-        t_.send(*driver_api::find("cuCtxSynchronize"), &params, false, {}, results);
-    if (!answer.ok()) {
+    if (const Answer answer = wait_for_all(); !answer.ok()) {
       return failed(answer.sent, answer.code, words(answer));
     }
     for (const LoggedLaunch& launch : frontier_.to_do) {
@@ -737,6 +743,12 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
   }
 
  private:
+  Answer wait_for_all() {
+    cuCtxSynchronize_v2_params params{};
+    std::vector<std::byte> results;
+    return t_.send(*driver_api::find("cuCtxSynchronize"), &params, false, {}, results);
+  }
+
   static std::string words(const Answer& answer) {
     if (!answer.sent) {
       return "the standby is gone (" + answer.reason + ")";

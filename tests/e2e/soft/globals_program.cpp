@@ -7,7 +7,9 @@
 //
 // globals_program moved: a module that is gone when the fault comes makes the others lie where a
 // second process would not put them.
-// globals_program kill N: ends the session's standby, if there is one, before the Nth launch.
+// globals_program overlap: after a takeover, two slow launches on one stream and a third on
+// another, all into one buffer, with the standby killed before the third. globals_program kill N:
+// ends the session's standby, if there is one, before the Nth launch.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <unistd.h>
@@ -24,16 +26,16 @@
 
 namespace {
 
-#define FUNCTIONS(X)                                                                           \
-  X(cuInit)                                                                                    \
-  X(cuDeviceGet)                                                                               \
-  X(cuDevicePrimaryCtxRetain)                                                                  \
-  X(cuCtxSetCurrent)                                                                           \
-  X(cuCtxSynchronize) X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction)             \
-      X(cuModuleGetGlobal_v2) X(cuLibraryLoadData) X(cuLibraryGetKernel) X(cuLibraryGetGlobal) \
-          X(cuMemAlloc_v2) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpy2D_v2)              \
-              X(cuMemsetD32_v2) X(cuMemsetD8Async) X(cuLaunchKernel) X(cuStreamCreate)         \
-                  X(cuStreamSynchronize)
+#define FUNCTIONS(X)                                                                    \
+  X(cuInit)                                                                             \
+  X(cuDeviceGet)                                                                        \
+  X(cuDevicePrimaryCtxRetain)                                                           \
+  X(cuCtxSetCurrent)                                                                    \
+  X(cuCtxSynchronize)                                                                   \
+  X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction) X(cuModuleGetGlobal_v2)  \
+      X(cuLibraryLoadData) X(cuLibraryGetKernel) X(cuLibraryGetGlobal) X(cuMemAlloc_v2) \
+          X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpy2D_v2) X(cuMemsetD32_v2)      \
+              X(cuMemsetD8Async) X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamSynchronize)
 #define X(name) decltype(&::name) p_##name;
 FUNCTIONS(X)
 #undef X
@@ -96,6 +98,29 @@ const char kModule[] = R"(.version 7.0
   mad.lo.u32 %r3, %r1, %r2, 9;
   mul.wide.u32 %a1, %r2, 4;
   mov.u64 %a2, halves;
+  add.u64 %a3, %a2, %a1;
+  st.global.u32 [%a3], %r3;
+  ret;
+}
+.visible .entry slow(.param .u64 to, .param .u32 v, .param .u32 from, .param .u32 turns)
+{
+  .reg .b32 %r<8>;
+  .reg .b64 %a<4>;
+  .reg .pred %p;
+  ld.param.u64 %a2, [to];
+  ld.param.u32 %r1, [v];
+  ld.param.u32 %r4, [from];
+  ld.param.u32 %r5, [turns];
+  cvta.to.global.u64 %a2, %a2;
+  mov.u32 %r6, 0;
+AGAIN:
+  add.u32 %r6, %r6, 1;
+  setp.lt.u32 %p, %r6, %r5;
+  @%p bra AGAIN;
+  mov.u32 %r2, %tid.x;
+  add.u32 %r2, %r2, %r4;
+  mad.lo.u32 %r3, %r1, %r2, %r6;
+  mul.wide.u32 %a1, %r2, 4;
   add.u64 %a3, %a2, %a1;
   st.global.u32 [%a3], %r3;
   ret;
@@ -316,6 +341,25 @@ int main(int argc, char** argv) {
   CUstream two = nullptr;
   MUST(cuStreamCreate(&one, CU_STREAM_NON_BLOCKING));
   MUST(cuStreamCreate(&two, CU_STREAM_NON_BLOCKING));
+
+  if (mode == "overlap") {
+    CUfunction const slow = function(module, "slow");
+    std::uint32_t value = 3;
+    std::uint32_t low = 0;
+    std::uint32_t high = kN / 2;
+    std::uint32_t many = 600000;
+    launch(put, one, {&value});
+    MUST(cuStreamSynchronize(one));
+    launch(slow, one, {&other, &value, &low, &many}, kN / 2);
+    launch(slow, one, {&out, &value, &low, &many}, kN / 2);
+    launches_left = 1;
+    launch(slow, two, {&out, &value, &high, &many}, kN / 2);
+    MUST(cuStreamSynchronize(one));
+    MUST(cuStreamSynchronize(two));
+    say("out", 0, out);
+    say("other", 0, other);
+    return 0;
+  }
 
   for (unsigned round = 1; round <= 3; ++round) {
     std::vector<std::uint32_t> host(kN);

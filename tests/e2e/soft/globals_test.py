@@ -29,10 +29,10 @@ class Variables(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.right = {}
-        for mode in (), ("moved",):
+        for mode, launches in ((), len(KERNELS)), (("moved",), len(KERNELS)), (("overlap",), 4):
             done, report = run(mode=mode)
             assert done.returncode == 0, done.stdout + done.stderr
-            assert report["totals"]["launches"] == len(KERNELS), report["totals"]
+            assert report["totals"]["launches"] == launches, report["totals"]
             cls.right[mode] = done.stdout
 
     def check(self, done, report, mode=()):
@@ -64,6 +64,12 @@ class Variables(unittest.TestCase):
                 self.assertEqual(outcomes[0], "recovered-takeover", said)
                 if kernel != "mystery":  # which may itself have been under way
                     self.assertEqual(outcomes[1:], ["recovered-takeover"], said)
+
+    def test_what_is_issued_anew_is_over_before_another_stream_is_checked(self):
+        outcomes, said = self.check(*run(
+            "--kernel", "put", "--nth", "1", "--error", "ecc", "--how", "fault", mode=("overlap",)),
+            mode=("overlap",))
+        self.assertEqual(outcomes, ["recovered-takeover", "recovered-takeover"], said)
 
     def test_variables_that_come_to_lie_elsewhere(self):
         for nth in 1, 6, 20:
