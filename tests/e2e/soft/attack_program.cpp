@@ -23,26 +23,18 @@
 
 namespace {
 
-#define FUNCTIONS(X)                                                                            \
-  X(cuInit)                                                                                     \
-  X(cuDeviceGet)                                                                                \
-  X(cuCtxCreate_v2)                                                                             \
-  X(cuCtxSetCurrent)                                                                            \
-  X(cuCtxSynchronize)                                                                           \
-  X(cuModuleLoadData)                                                                           \
-  X(cuModuleUnload)                                                                             \
-  X(cuModuleGetFunction)                                                                        \
-  X(cuMemAlloc_v2)                                                                              \
-  X(cuMemFree_v2)                                                                               \
-  X(cuMemcpyHtoD_v2)                                                                            \
-  X(cuMemcpyDtoH_v2)                                                                            \
-  X(cuMemcpyDtoHAsync_v2) X(cuMemcpyDtoDAsync_v2) X(cuMemAllocHost_v2) X(cuMemsetD32Async)      \
-      X(cuLaunchKernel) X(cuLaunchKernel_ptsz) X(cuLaunchKernelEx) X(cuLaunchCooperativeKernel) \
-          X(cuLaunchHostFunc) X(cuStreamCreate) X(cuStreamSynchronize) X(cuStreamQuery)         \
-              X(cuEventCreate) X(cuEventRecord) X(cuEventQuery) X(cuMemCreate)                  \
-                  X(cuMemAddressReserve) X(cuMemMap) X(cuMemSetAccess)                          \
-                      X(cuMemGetAllocationGranularity) X(cuStreamBeginCapture_v2)               \
-                          X(cuStreamEndCapture) X(cuGraphInstantiateWithFlags) X(cuGraphLaunch)
+// clang-format off
+#define FUNCTIONS(X) \
+  X(cuInit) X(cuDeviceGet) X(cuCtxCreate_v2) X(cuCtxSetCurrent) X(cuCtxSynchronize) \
+  X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction) X(cuMemAlloc_v2) X(cuMemFree_v2) \
+  X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyDtoHAsync_v2) X(cuMemcpyDtoDAsync_v2) \
+  X(cuMemAllocHost_v2) X(cuMemsetD32Async) X(cuLaunchKernel) X(cuLaunchKernel_ptsz) \
+  X(cuLaunchKernelEx) X(cuLaunchCooperativeKernel) X(cuLaunchHostFunc) X(cuStreamCreate) \
+  X(cuStreamSynchronize) X(cuStreamQuery) X(cuEventCreate) X(cuEventRecord) X(cuEventQuery) \
+  X(cuMemCreate) X(cuMemAddressReserve) X(cuMemMap) X(cuMemSetAccess) \
+  X(cuMemGetAllocationGranularity) X(cuStreamBeginCapture_v2) X(cuStreamEndCapture) \
+  X(cuGraphInstantiateWithFlags) X(cuGraphLaunch)
+// clang-format on
 using CtxCreate = CUresult (*)(CUcontext*, unsigned, CUdevice);
 #define X(name) void* name##_p;
 FUNCTIONS(X)

@@ -26,21 +26,14 @@
 
 namespace {
 
-#define FUNCTIONS(X)                                                                            \
-  X(cuInit)                                                                                     \
-  X(cuDeviceGet)                                                                                \
-  X(cuDevicePrimaryCtxRetain)                                                                   \
-  X(cuCtxSetCurrent)                                                                            \
-  X(cuCtxSynchronize)                                                                           \
-  X(cuModuleLoadData)                                                                           \
-  X(cuModuleUnload)                                                                             \
-  X(cuModuleGetFunction)                                                                        \
-  X(cuModuleGetGlobal_v2)                                                                       \
-  X(cuLibraryLoadData)                                                                          \
-  X(cuLibraryGetKernel)                                                                         \
-  X(cuLibraryGetGlobal) X(cuMemAlloc_v2) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpy2D_v2) \
-      X(cuMemsetD32_v2) X(cuMemsetD8Async) X(cuLaunchKernel) X(cuStreamCreate)                  \
-          X(cuStreamSynchronize)
+// clang-format off
+#define FUNCTIONS(X) \
+  X(cuInit) X(cuDeviceGet) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuCtxSynchronize) \
+  X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction) X(cuModuleGetGlobal_v2) \
+  X(cuLibraryLoadData) X(cuLibraryGetKernel) X(cuLibraryGetGlobal) X(cuMemAlloc_v2) \
+  X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpy2D_v2) X(cuMemsetD32_v2) X(cuMemsetD8Async) \
+  X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamSynchronize)
+// clang-format on
 #define X(name) decltype(&::name) p_##name;
 FUNCTIONS(X)
 #undef X

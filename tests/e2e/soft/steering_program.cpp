@@ -27,30 +27,21 @@
 
 namespace {
 
-#define FUNCTIONS(X)                                                                               \
-  X(cuInit)                                                                                        \
-  X(cuDeviceGet)                                                                                   \
-  X(cuDevicePrimaryCtxRetain)                                                                      \
-  X(cuCtxSetCurrent)                                                                               \
-  X(cuCtxSynchronize)                                                                              \
-  X(cuMemAlloc_v2)                                                                                 \
-  X(cuMemFree_v2)                                                                                  \
-  X(cuMemAllocPitch_v2)                                                                            \
-  X(cuMemGetInfo_v2) X(cuMemGetAddressRange_v2) X(cuPointerGetAttribute) X(cuPointerGetAttributes) \
-      X(cuPointerSetAttribute) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemsetD8_v2)              \
-          X(cuMemHostAlloc) X(cuMemAllocHost_v2) X(cuMemFreeHost) X(cuMemHostGetFlags)             \
-              X(cuMemHostGetDevicePointer_v2) X(cuMemHostRegister_v2) X(cuMemHostUnregister)       \
-                  X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemAllocFromPoolAsync)                  \
-                      X(cuMemPoolCreate) X(cuMemPoolDestroy) X(cuDeviceGetDefaultMemPool)          \
-                          X(cuStreamCreate) X(cuStreamDestroy_v2) X(cuStreamSynchronize)           \
-                              X(cuMemcpyDtoHAsync_v2) X(cuMemsetD8Async)                           \
-                                  X(cuStreamBeginCapture_v2) X(cuStreamEndCapture)                 \
-                                      X(cuThreadExchangeStreamCaptureMode) X(cuMemCreate)          \
-                                          X(cuMemRelease) X(cuMemAddressReserve)                   \
-                                              X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap)        \
-                                                  X(cuMemSetAccess) X(cuMemRetainAllocationHandle) \
-                                                      X(cuMemGetAllocationGranularity)             \
-                                                          X(cuIpcGetMemHandle)
+// clang-format off
+#define FUNCTIONS(X) \
+  X(cuInit) X(cuDeviceGet) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuCtxSynchronize) \
+  X(cuMemAlloc_v2) X(cuMemFree_v2) X(cuMemAllocPitch_v2) X(cuMemGetInfo_v2) \
+  X(cuMemGetAddressRange_v2) X(cuPointerGetAttribute) X(cuPointerGetAttributes) \
+  X(cuPointerSetAttribute) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemsetD8_v2) \
+  X(cuMemHostAlloc) X(cuMemAllocHost_v2) X(cuMemFreeHost) X(cuMemHostGetFlags) \
+  X(cuMemHostGetDevicePointer_v2) X(cuMemHostRegister_v2) X(cuMemHostUnregister) \
+  X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemAllocFromPoolAsync) X(cuMemPoolCreate) \
+  X(cuMemPoolDestroy) X(cuDeviceGetDefaultMemPool) X(cuStreamCreate) X(cuStreamDestroy_v2) \
+  X(cuStreamSynchronize) X(cuMemcpyDtoHAsync_v2) X(cuMemsetD8Async) X(cuStreamBeginCapture_v2) \
+  X(cuStreamEndCapture) X(cuThreadExchangeStreamCaptureMode) X(cuMemCreate) X(cuMemRelease) \
+  X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) \
+  X(cuMemRetainAllocationHandle) X(cuMemGetAllocationGranularity) X(cuIpcGetMemHandle)
+// clang-format on
 #define X(name) void* name##_p;
 FUNCTIONS(X)
 #undef X
