@@ -7,61 +7,246 @@
 namespace gpurecover::recovery {
 namespace {
 
+constexpr std::uint64_t kStoreAlignment = 256;  // bytes, of copies
+
+constexpr char kWaitedForInPart[] =
+    "a part of what it belongs to was waited for while another thread went on";
+constexpr char kWrittenMeanwhile[] =
+    "memory that would have to be put back was open to other streams meanwhile";
+
 // Numbers wrap after 2^32 launches of a stream.
-bool reached(std::uint32_t word, std::uint32_t marker) {
-  return static_cast<std::int32_t>(word - marker) >= 0;
+bool reached(std::uint32_t word, std::uint32_t number) {
+  return static_cast<std::int32_t>(word - number) >= 0;
+}
+
+bool overlap(const AccessSets& sets, const idempotency::Range& range) {
+  return std::any_of(sets.writes.begin(), sets.writes.end(), [&](const idempotency::Range& write) {
+    return write.begin < range.end && range.begin < write.end;
+  });
 }
 
 }  // namespace
 
-LoggedLaunch& StreamLog::append(std::uint64_t order) {
+// --- regions ---
+
+void StreamLog::set_unmarked(bool unmarked) {
+  if (unmarked_.load(std::memory_order_relaxed) != unmarked) {
+    unmarked_.store(unmarked, std::memory_order_relaxed);
+    unmarked ? all_.unmarked_.fetch_add(1, std::memory_order_relaxed)
+             : all_.unmarked_.fetch_sub(1, std::memory_order_relaxed);
+  }
+}
+
+void StreamLog::end_region() {
+  if (!open_) {
+    return;
+  }
+  RegionRecord& region = region_at(region_tail_ - 1);
+  region.end = tail_.load(std::memory_order_relaxed);
+  region.last_number = next_number_ - 1;
+  region_.end();
+  open_ = false;
+  closing_ = false;
+}
+
+void StreamLog::start_region(Issue& issue) {
+  end_region();
+  if (unmarked_.load(std::memory_order_relaxed) && issuing_ == 0 && word_ != nullptr) {
+    // Whoever issues next is this thread, so it comes behind all that there is.
+    issue.mark_before = next_number_ - 1;
+    set_unmarked(false);
+  }
+  if (region_tail_ - region_head_ == regions_.size()) {
+    std::vector<RegionRecord> larger(regions_.size() * 2);
+    for (std::uint64_t i = region_head_; i != region_tail_; ++i) {
+      larger[i & (larger.size() - 1)] = region_at(i);
+    }
+    regions_ = std::move(larger);
+  }
+  region_at(region_tail_) = RegionRecord{0, 0, 0, store_end_};
+  ++region_tail_;
+  open_ = true;
+  closing_ = false;
+}
+
+bool StreamLog::place(const LaunchTraits& traits, Issue& issue, Keep keep) {
+  issue.mark_before.reset();
+  issue.keep.clear();
+  issue.mark_behind = false;
+  forget_complete();
+  if (issuing_ > 0) {
+    // Whoever is issuing has a record among these.
+    for (std::uint64_t i = head_; i != tail_.load(std::memory_order_relaxed); ++i) {
+      at(i).unordered |= !at(i).issued && !at(i).refused;
+    }
+    start_region(issue);
+    closing_ = true;
+    return true;
+  }
+  if (!open_ || closing_) {
+    start_region(issue);
+  }
+  const bool by_itself =
+      traits.sets == nullptr || traits.alone || traits.mark_behind || word_ == nullptr;
+  if (by_itself) {
+    if (region_.launches() != 0) {
+      start_region(issue);
+    }
+    closing_ = true;
+    issue.mark_behind = traits.mark_behind && word_ != nullptr;
+    return true;
+  }
+  switch (region_.add(*traits.sets, store_size_ != 0 && keep != Keep::kNo)) {
+    case Region::Join::kJoined:
+      return true;
+    case Region::Join::kKeep:
+      if (keep == Keep::kAsk) {
+        return false;
+      }
+      if (reserve(region_.to_keep(), issue.keep)) {
+        region_.kept(*traits.sets);
+        return true;
+      }
+      break;
+    case Region::Join::kNew:
+      break;
+  }
+  if (store_size_ == 0 && region_.wants_copies()) {
+    wants_store_.store(true, std::memory_order_relaxed);
+  }
+  start_region(issue);
+  if (region_.add(*traits.sets, false) != Region::Join::kJoined) {
+    closing_ = true;
+  }
+  return true;
+}
+
+bool StreamLog::reserve(std::span<const idempotency::Range> ranges, std::vector<KeptCopy>& out) {
+  std::uint64_t end = store_end_;
+  for (const idempotency::Range& range : ranges) {
+    const std::uint64_t size =
+        (range.end - range.begin + kStoreAlignment - 1) / kStoreAlignment * kStoreAlignment;
+    std::uint64_t at = end % store_size_;
+    if (at + size > store_size_) {
+      end += store_size_ - at;  // in one piece
+      at = 0;
+    }
+    end += size;
+    if (end - store_begin_ > store_size_) {
+      out.clear();
+      return false;
+    }
+    out.push_back({range, store_ + at, next_number_});
+  }
+  ++next_number_;
+  store_end_ = end;
+  RegionRecord& region = region_at(region_tail_ - 1);
+  region.store_end = end;
+  region.copies += static_cast<std::uint32_t>(out.size());
+  copies_.insert(copies_.end(), out.begin(), out.end());
+  copies_alive_.fetch_add(static_cast<std::uint32_t>(out.size()), std::memory_order_relaxed);
+  all_.copies_.fetch_add(static_cast<std::uint32_t>(out.size()), std::memory_order_relaxed);
+  return true;
+}
+
+bool StreamLog::others_idle() {
+  for (StreamLog* other : all_.streams()) {
+    if (other == this) {
+      continue;
+    }
+    // By its lock, so that of two who look at each other one sees the other.
+    const std::lock_guard lock(other->mutex_);
+    other->forget_complete();
+    if (other->head_ != other->tail_.load(std::memory_order_relaxed)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void StreamLog::void_copies(const AccessSets* writes) {
+  const std::lock_guard lock(mutex_);
+  std::size_t copy = 0;
+  std::uint64_t begin = head_;
+  for (std::uint64_t i = region_head_; i != region_tail_; ++i) {
+    const RegionRecord& region = region_at(i);
+    const bool is_open = open_ && i == region_tail_ - 1;
+    const std::uint64_t end = is_open ? tail_.load(std::memory_order_relaxed) : region.end;
+    bool touched = false;
+    for (std::uint32_t n = 0; n < region.copies; ++n, ++copy) {
+      touched |= writes == nullptr || overlap(*writes, copies_[copy].range);
+    }
+    for (; begin < end; ++begin) {
+      if (touched) {
+        at(begin).obstacle = kWrittenMeanwhile;
+      }
+    }
+    if (touched && is_open) {
+      closing_ = true;
+    }
+  }
+}
+
+void StreamLog::give_store(std::uint64_t address, std::uint64_t size) {
+  const std::lock_guard lock(mutex_);
+  wants_store_.store(false, std::memory_order_relaxed);
+  if (store_size_ == 0) {
+    store_ = address;
+    store_size_ = size / kStoreAlignment * kStoreAlignment;
+  }
+}
+
+// --- launches ---
+
+LoggedLaunch& StreamLog::append(std::uint64_t order, const LaunchTraits& traits, Issue& issue) {
   const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
   if (tail - head_ == ring_.size()) {
     std::vector<LoggedLaunch> larger(ring_.size() * 2);
-    for (std::uint64_t at = head_; at != tail; ++at) {
-      larger[at & (larger.size() - 1)] = std::move(ring_[index(at)]);
+    for (std::uint64_t i = head_; i != tail; ++i) {
+      larger[i & (larger.size() - 1)] = std::move(at(i));
     }
     ring_ = std::move(larger);
   }
-  LoggedLaunch& entry = ring_[index(tail)];
+  LoggedLaunch& entry = at(tail);
   entry.order = order;
-  entry.marker = next_marker_++;
+  entry.marker = issue.number = next_number_++;
   entry.issued = false;
   entry.refused = false;
-  entry.replayable = false;
-  entry.unordered = false;
+  entry.replayable = traits.replayable;
+  entry.unordered = ++issuing_ > 1;
   entry.obstacle = nullptr;
-  if (++issuing_ > 1) {
-    // Whoever is issuing has a record among these.
-    for (std::uint64_t at = head_; at != tail; ++at) {
-      LoggedLaunch& other = ring_[index(at)];
-      other.unordered |= !other.issued && !other.refused;
-    }
-    entry.unordered = true;
-  }
+  set_unmarked(true);
   tail_.store(tail + 1, std::memory_order_release);
   return entry;
 }
 
-void StreamLog::end(std::uint32_t marker, bool taken) {
+void StreamLog::end(std::uint32_t number, bool taken, bool marked) {
   const std::lock_guard lock(mutex_);
   --issuing_;
   const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
-  for (std::uint64_t at = tail; at != head_; --at) {
-    LoggedLaunch& entry = ring_[index(at - 1)];
-    if (entry.marker == marker) {
+  for (std::uint64_t i = tail; i != head_; --i) {
+    LoggedLaunch& entry = at(i - 1);
+    if (entry.marker == number) {
       entry.issued = taken;
       entry.refused = !taken;
+      if (i == tail) {
+        if (closing_) {
+          end_region();
+        }
+        if (marked) {
+          set_unmarked(false);
+        }
+      }
       break;
     }
   }
 }
 
-bool StreamLog::copy_of(std::uint32_t marker, RemoteLaunch& out) {
+bool StreamLog::copy_of(std::uint32_t number, RemoteLaunch& out) {
   const std::lock_guard lock(mutex_);
-  for (std::uint64_t at = tail_.load(std::memory_order_relaxed); at != head_; --at) {
-    const LoggedLaunch& entry = ring_[index(at - 1)];
-    if (entry.marker == marker) {
+  for (std::uint64_t i = tail_.load(std::memory_order_relaxed); i != head_; --i) {
+    const LoggedLaunch& entry = at(i - 1);
+    if (entry.marker == number) {
       out = entry.launch;
       return entry.obstacle == nullptr;
     }
@@ -69,15 +254,65 @@ bool StreamLog::copy_of(std::uint32_t marker, RemoteLaunch& out) {
   return false;
 }
 
+std::optional<std::uint32_t> StreamLog::begin_mark() {
+  const std::lock_guard lock(mutex_);
+  if (!unmarked_.load(std::memory_order_relaxed) || word_ == nullptr) {
+    return std::nullopt;
+  }
+  end_region();
+  if (issuing_ > 0) {
+    // Its order against what we are about to do is not known, nor is that of what went before.
+    for (std::uint64_t i = head_; i != tail_.load(std::memory_order_relaxed); ++i) {
+      at(i).unordered = true;
+    }
+    return std::nullopt;
+  }
+  ++issuing_;
+  return next_number_ - 1;
+}
+
+void StreamLog::end_mark(std::uint32_t number, bool written) {
+  const std::lock_guard lock(mutex_);
+  --issuing_;
+  if (written && number == next_number_ - 1) {
+    set_unmarked(false);
+  }
+}
+
+// --- what is complete ---
+
+void StreamLog::pop_region(bool is_open, std::uint64_t end) {
+  RegionRecord& region = region_at(region_head_);
+  head_ = end;
+  if (region.copies != 0) {
+    copies_.erase(copies_.begin(), copies_.begin() + region.copies);
+    copies_alive_.fetch_sub(region.copies, std::memory_order_relaxed);
+    all_.copies_.fetch_sub(region.copies, std::memory_order_relaxed);
+  }
+  store_begin_ = region.store_end;
+  if (is_open) {
+    end_region();
+  }
+  ++region_head_;
+}
+
 void StreamLog::forget_complete() {
   const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
   const std::uint32_t word = word_ != nullptr ? word_->load(std::memory_order_acquire) : 0;
-  while (head_ != tail) {
-    const LoggedLaunch& oldest = ring_[index(head_)];
-    if (!oldest.refused && !(oldest.issued && word_ != nullptr && reached(word, oldest.marker))) {
+  while (region_head_ != region_tail_ && !(open_ && region_head_ == region_tail_ - 1)) {
+    const RegionRecord& region = region_at(region_head_);
+    const bool complete = word_ != nullptr && reached(word, region.last_number);
+    bool done = true;
+    for (std::uint64_t i = head_; done && i != region.end; ++i) {
+      done = at(i).refused || (complete && at(i).issued);
+    }
+    if (!done) {
       break;
     }
-    ++head_;
+    pop_region(false, region.end);
+  }
+  if (head_ == tail) {
+    set_unmarked(false);
   }
   forgotten_.store(head_, std::memory_order_release);
 }
@@ -91,43 +326,98 @@ bool StreamLog::idle() {
   return head_ == tail_.load(std::memory_order_relaxed);
 }
 
-void StreamLog::all_complete() {
+std::uint64_t StreamLog::settled() {
   const std::lock_guard lock(mutex_);
   const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
-  while (head_ != tail && (ring_[index(head_)].issued || ring_[index(head_)].refused)) {
-    ++head_;
+  std::uint64_t place = head_;
+  while (issuing_ > 0 && place != tail && (at(place).issued || at(place).refused)) {
+    ++place;
+  }
+  return issuing_ > 0 ? place : tail;
+}
+
+void StreamLog::complete_until(std::uint64_t place) {
+  const std::lock_guard lock(mutex_);
+  forget_complete();
+  const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
+  while (region_head_ != region_tail_ && head_ < place) {
+    const bool is_open = open_ && region_head_ == region_tail_ - 1;
+    const RegionRecord& region = region_at(region_head_);
+    const std::uint64_t end = is_open ? tail : region.end;
+    if (end > place) {
+      // The host may change what the first of them read, so they are not to be done again; copies
+      // for their sake hold what was before them.
+      head_ = place;
+      for (std::uint64_t i = head_; region.copies != 0 && i != end; ++i) {
+        at(i).obstacle = kWaitedForInPart;
+      }
+      closing_ |= is_open && region.copies != 0;
+      break;
+    }
+    pop_region(is_open, end);
+  }
+  if (head_ == tail) {
+    set_unmarked(false);
   }
   forgotten_.store(head_, std::memory_order_release);
+}
+
+bool StreamLog::is_complete(std::uint64_t place) {
+  if (forgotten_.load(std::memory_order_acquire) >= place) {
+    return true;
+  }
+  const std::lock_guard lock(mutex_);
+  forget_complete();
+  return head_ >= place;
 }
 
 void StreamLog::clear() {
   const std::lock_guard lock(mutex_);
-  head_ = tail_.load(std::memory_order_relaxed);
+  const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
+  while (region_head_ != region_tail_) {
+    const bool is_open = open_ && region_head_ == region_tail_ - 1;
+    pop_region(is_open, is_open ? tail : region_at(region_head_).end);
+  }
+  head_ = tail;
+  set_unmarked(false);
   forgotten_.store(head_, std::memory_order_release);
   issuing_ = 0;
   if (word_ != nullptr) {
-    word_->store(next_marker_ - 1, std::memory_order_release);
+    word_->store(next_number_ - 1, std::memory_order_release);
   }
 }
 
-std::vector<LoggedLaunch> StreamLog::incomplete() {
+StreamLog::Incomplete StreamLog::incomplete() {
   const std::lock_guard lock(mutex_);
   forget_complete();
-  std::vector<LoggedLaunch> launches;
+  Incomplete out;
   const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
-  for (std::uint64_t at = head_; at != tail; ++at) {
-    const LoggedLaunch& entry = ring_[index(at)];
-    if (entry.issued) {
-      launches.push_back(entry);
+  std::uint64_t first_end = tail;
+  if (region_head_ != region_tail_ && !(open_ && region_head_ == region_tail_ - 1)) {
+    first_end = region_at(region_head_).end;
+  }
+  for (std::uint64_t i = head_; i != tail; ++i) {
+    if (at(i).issued) {
+      out.launches.push_back(at(i));
+      out.may_have_run += i < first_end ? 1 : 0;
     }
   }
-  if (word_ == nullptr && launches.size() > 1) {
-    for (LoggedLaunch& launch : launches) {
+  if (word_ == nullptr) {
+    for (LoggedLaunch& launch : out.launches) {
       launch.unordered = true;  // how far the stream came is not known
     }
+  } else if (region_head_ != region_tail_) {
+    const std::uint32_t word = word_->load(std::memory_order_acquire);
+    for (std::uint32_t i = 0; i < region_at(region_head_).copies; ++i) {
+      if (reached(word, copies_[i].marker)) {
+        out.copies.push_back(copies_[i]);
+      }
+    }
   }
-  return launches;
+  return out;
 }
+
+// --- all streams ---
 
 StreamLog& LaunchLog::stream(std::uint64_t stream, std::uint64_t thread) {
   const std::pair key{stream, thread};
@@ -148,7 +438,7 @@ StreamLog& LaunchLog::stream(std::uint64_t stream, std::uint64_t thread) {
     word = std::launder(
         reinterpret_cast<std::atomic<std::uint32_t>*>(words_ + used_words_ * kWordStride));
   }
-  auto made = std::make_unique<StreamLog>(stream, word);
+  auto made = std::make_unique<StreamLog>(*this, stream, word);
   StreamLog* log = made.get();
   all_.reserve(all_.size() + 1);
   by_handle_.emplace(key, log);
@@ -171,7 +461,9 @@ void LaunchLog::forget(std::uint64_t stream) {
     // A marker of it may still be on its way to the word, which a new stream would take for its
     // own: only a word whose last number has arrived is used again.
     StreamLog* log = at->second;
-    if (log->word() != nullptr && log->idle()) {
+    if (!log->idle()) {
+      log->clear();
+    } else if (log->word() != nullptr) {
       free_words_.push_back(log->word());
     }
     at = by_handle_.erase(at);
@@ -189,14 +481,15 @@ std::vector<StreamLog*> LaunchLog::streams() {
 
 namespace detail {
 
-Frontier frontier_of(std::vector<std::vector<LoggedLaunch>> streams) {
+Frontier frontier_of(std::vector<StreamLog::Incomplete> streams) {
   Frontier frontier;
   frontier.recoverable = true;
   std::vector<std::pair<LoggedLaunch, bool>> all;
-  for (auto& launches : streams) {
-    for (std::size_t i = 0; i < launches.size(); ++i) {
-      all.emplace_back(std::move(launches[i]), i == 0);
+  for (auto& stream : streams) {
+    for (std::size_t i = 0; i < stream.launches.size(); ++i) {
+      all.emplace_back(std::move(stream.launches[i]), i < stream.may_have_run);
     }
+    frontier.copies.insert(frontier.copies.end(), stream.copies.begin(), stream.copies.end());
   }
   std::sort(all.begin(), all.end(),
             [](const auto& a, const auto& b) { return a.first.order < b.first.order; });

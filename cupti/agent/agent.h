@@ -219,7 +219,8 @@ class Agent {
   std::atomic<std::int32_t> captures_{0};  // streams that capture now, as far as is known
   // The code of a forged error that was not recovered and that no call has returned yet.
   std::atomic<std::int32_t> held_back_{0};
-  std::atomic<const Plan*> plan_{nullptr};  // superseded plans are kept: a thread may look at one
+  std::atomic<std::uint64_t> next_sets_{0};  // keys of AccessSets given out
+  std::atomic<const Plan*> plan_{nullptr};   // superseded plans are kept: a thread may look at one
   const std::span<const driver_api::Callback> callbacks_ = driver_api::callbacks();
   // A host function that waits for a thread which is held up could otherwise keep a stream from
   // ever draining.

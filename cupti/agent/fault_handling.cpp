@@ -199,8 +199,8 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
     record.kernel = "(not known)";
     record.verdict = "unknown";
     if (const auto suspect = takeover_.enabled() ? takeover_.suspect() : Takeover::Suspect{};
-        suspect.kernel != nullptr) {
-      record.kernel = suspect.kernel->name;
+        !suspect.kernels.empty()) {
+      record.kernel = suspect.kernels;
       record.launch = suspect.launch;
       record.stream = describe_stream(reinterpret_cast<CUstream>(suspect.stream));
     }
@@ -238,12 +238,13 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
       record.repeats = report.result.repeats;
       record.reason = report.result.reason;
       record.outcome = outcome_of(report.result.end);
-      if (report.kernel != nullptr) {
+      // Of a region the first launch stands for all, unless it is known which one failed.
+      if (report.kernel != nullptr && (pending == nullptr || !recovered)) {
         record.kernel = report.kernel->name;
         record.verdict = report.verdict;
         record.trust = report.trust;
       }
-      if (report.launch != 0) {
+      if (report.launch != 0 && pending == nullptr) {
         record.launch = report.launch;
         record.stream = describe_stream(reinterpret_cast<CUstream>(report.stream));
       }
@@ -257,7 +258,16 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
     case Step::kReplay: {
       const driver_api::RelaxedCapture relaxed(driver_);
       recovery::Relaunch again;
-      again.launch = [&] { return relaunch(driver_, launch); };
+      again.launch = [&] {
+        if (decision.step == Step::kReplay || !takeover_.enabled() || takeover_.active()) {
+          return relaunch(driver_, launch);
+        }
+        // Nobody waits for it, so it is a launch like others.
+        takeover_.begin_launch(state, *incident.kernel, launch);
+        const CUresult code = relaunch(driver_, launch);
+        takeover_.end_launch(state, code == CUDA_SUCCESS, true);
+        return code;
+      };
       again.stream = launch.explicit_stream();
       again.code = incident.code;
       again.max_attempts = match.max_attempts;

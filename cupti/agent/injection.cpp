@@ -172,6 +172,11 @@ void Agent::begin_injection(ThreadState& state, std::shared_ptr<ArmedFault> arme
     armed->trigger.take_back();
     return;
   }
+  // The log is to know it too: what is done about a forged fault is not in it.
+  if (takeover_.enabled() && takeover_.drain() != CUDA_SUCCESS) {
+    armed->trigger.take_back();
+    return;
+  }
   auto injection = std::make_unique<Injection>();
   injection->match = match;
   injection->armed = armed;

@@ -216,6 +216,7 @@ void Agent::tell_kernel(Kernel& kernel, const idempotency::Verdict& verdict) {
 Judgement Agent::judge(ThreadState& state, Kernel& kernel, const LaunchCall& launch) {
   LaunchKey key;
   key.cacheable = gather_arguments(kernel, launch.kernel_params, launch.extra, state.arguments);
+  state.call.gathered = key.cacheable;
   key.map_generation = memory_.generation();
   key.kernel_generation = kernels_.generation();
   const std::uint64_t hash = XXH3_64bits_withSeed(state.arguments.data(), state.arguments.size(),
@@ -231,10 +232,10 @@ Judgement Agent::judge(ThreadState& state, Kernel& kernel, const LaunchCall& lau
                  0;
     };
     if (const auto& entry = state.judgements[key.place]; holds(entry)) [[likely]] {
-      return entry.judgement;
+      return entry.with_sets();
     }
     if (const auto& entry = state.judgements[key.place ^ 1]; holds(entry)) {
-      return entry.judgement;
+      return entry.with_sets();
     }
   }
   return judge_anew(state, kernel, launch, key);
@@ -261,8 +262,14 @@ Judgement Agent::judge_anew(ThreadState& state, Kernel& kernel, const LaunchCall
     entry.kernel_generation = key.kernel_generation;
     entry.dimensions = {launch.grid[0],  launch.grid[1],  launch.grid[2],     launch.block[0],
                         launch.block[1], launch.block[2], launch.shared_bytes};
+    if (judgement.is_protected) {
+      entry.sets.key = next_sets_.fetch_add(1, std::memory_order_relaxed) + 1;
+      entry.sets.reads = verdict.reads;
+      entry.sets.writes = verdict.writes;
+    }
     entry.judgement = judgement;
     entry.kernel = &kernel;
+    return entry.with_sets();
   }
   return judgement;
 }
@@ -317,6 +324,7 @@ void Agent::before_launch(ThreadState& state, const driver_api::Call& call, std:
 
   const Judgement judgement = judge(state, *kernel, under_way.launch);
   under_way.replayable = judgement.is_protected;
+  under_way.sets = judgement.sets;
   auto& page = session_.page();
   page.kernels[kernel->row]
       .launches[static_cast<std::size_t>(judgement.kind)][judgement.is_protected ? 1 : 0]

@@ -336,30 +336,31 @@ CUresult Takeover::serve_launch(ThreadState& state) {
       return answer_code(made);
     }
   }
-  begin_launch(state, *under_way.kernel, launch, under_way.replayable);
-  if (!under_way.log->copy_of(under_way.marker, remote)) {
+  begin_launch(state, *under_way.kernel, launch);
+  if (!under_way.log->copy_of(under_way.issue.number, remote)) {
     end_launch(state, false, false);
     return CUDA_ERROR_NOT_SUPPORTED;  // its obstacle; it must not run as something else
   }
   globals_.translate_arguments(remote.arguments);
   const std::uint64_t marker = std::exchange(remote.marker, 0);
-  if (!under_way.undone && under_way.variables.empty()) {
+  if (!under_way.undone && under_way.issue.mark_behind && under_way.variables.empty()) {
     remote.marker = marker;
   }
   const Answer answer = link->launch(remote);
   // Of a standby that died meanwhile it is not known whether it has launched; the log then says
   // what became of it, and it is not to be launched once more.
   under_way.launch_in_doubt = !answer.sent;
+  bool marked = answer.ok() && remote.marker != 0;
   if (answer.ok() && !under_way.undone && !under_way.variables.empty()) {
     auto* const stream = reinterpret_cast<CUstream>(remote.stream);
     globals_.copy(under_way.variables, stream);
     cuStreamWriteValue32_v2_params mark{stream, marker, remote.marker_value,
                                         CU_STREAM_WRITE_VALUE_DEFAULT};
-    if (marker != 0) {
-      serve_own("cuStreamWriteValue32_v2", &mark);
+    if (marker != 0 && under_way.issue.mark_behind) {
+      marked = serve_own("cuStreamWriteValue32_v2", &mark) == CUDA_SUCCESS;
     }
   }
-  end_launch(state, answer.ok() || !answer.sent, false);
+  end_launch(state, answer.ok() || !answer.sent, marked);
   return answer_code(answer);
 }
 

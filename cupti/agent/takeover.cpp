@@ -19,6 +19,9 @@
 namespace gpurecover::agent {
 namespace {
 
+static_assert(reinterpret_cast<std::uint64_t>(CU_STREAM_LEGACY) ==
+              recovery::LaunchLog::kLegacyStream);
+
 using driver_api::Hook;
 using driver_api::Kind;
 using recovery::Answer;
@@ -32,6 +35,9 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::seconds(20);
 constexpr auto kShortPatience = std::chrono::milliseconds(50);
 constexpr auto kStandbyPatience = std::chrono::seconds(30);
+
+// Of each stream that rewrites the same memory again and again, for copies of it.
+constexpr std::size_t kStoreBytes = 4 << 20;
 
 // Attributes of a launch that say how it runs, and hold neither handles nor pointers. The others
 // either order the launch against its neighbours, which markers do, or hold events.
@@ -244,20 +250,40 @@ recovery::StreamLog& Takeover::log_of(ThreadState& state, CUstream stream) {
   return *cache.log;
 }
 
-void Takeover::begin_launch(ThreadState& state, const Kernel& kernel, const LaunchCall& launch,
-                            bool replayable) {
+bool Takeover::mark(const recovery::StreamLog& log, std::uint32_t number) {
+  return parts_.driver.cuStreamWriteValue32(reinterpret_cast<CUstream>(log.stream()),
+                                            reinterpret_cast<CUdeviceptr>(log.word()), number,
+                                            CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS;
+}
+
+void Takeover::begin_launch(ThreadState& state, const Kernel& kernel, const LaunchCall& launch) {
+  auto& under_way = state.call;
   CUstream const stream = launch.explicit_stream();
   recovery::StreamLog& log = log_of(state, stream);
   launched_.store(true, std::memory_order_relaxed);
+  // Judged a moment ago; only the work on a forged fault may have come between.
   const bool gathered =
-      gather_arguments(kernel, launch.kernel_params, launch.extra, state.arguments);
-  Globals::release(state.call.variables);
+      under_way.injection == nullptr
+          ? under_way.gathered
+          : gather_arguments(kernel, launch.kernel_params, launch.extra, state.arguments);
+  Globals::release(under_way.variables);
   globals_.begin_launch(kernel, gathered ? state.arguments : std::span<const std::byte>{}, stream,
-                        log, state.call.variables);
-  state.call.log = &log;
-  state.call.marker = log.begin(log_.next_order(), [&](LoggedLaunch& entry) {
+                        log, under_way.variables);
+  if (log.wants_store() && !active()) {
+    CUdeviceptr store = 0;
+    const bool made = parts_.steering.allocate(&store, kStoreBytes) == CUDA_SUCCESS;
+    log.give_store(store, made ? kStoreBytes : 0);
+  }
+  recovery::LaunchTraits traits;
+  traits.replayable = under_way.replayable;
+  traits.sets = under_way.sets;
+  traits.alone = !under_way.variables.empty();
+  // Nobody else could write a marker to another thread's default stream; and the standby writes
+  // one behind each.
+  traits.mark_behind = stream == CU_STREAM_PER_THREAD || active();
+  under_way.log = &log;
+  log.begin(log_.next_order(), traits, under_way.issue, [&](LoggedLaunch& entry) {
     entry.kernel = &kernel;
-    entry.replayable = replayable;
     auto& remote = entry.launch;
     remote.function = reinterpret_cast<std::uint64_t>(launch.function);
     remote.stream = reinterpret_cast<std::uint64_t>(stream);
@@ -278,6 +304,17 @@ void Takeover::begin_launch(ThreadState& state, const Kernel& kernel, const Laun
     }
     remote.marker_value = entry.marker;
   });
+  if (active()) {
+    return;
+  }
+  log_.prepare(
+      log, traits.sets, under_way.issue,
+      [this](const recovery::StreamLog& of, std::uint32_t number) { return mark(of, number); },
+      [&](const recovery::StreamLog&, const recovery::KeptCopy& copy) {
+        return parts_.driver.cuMemcpyDtoDAsync(copy.copy, copy.range.begin,
+                                               copy.range.end - copy.range.begin,
+                                               stream) == CUDA_SUCCESS;
+      });
 }
 
 void Takeover::end_launch(ThreadState& state, bool taken, bool mark) {
@@ -292,12 +329,9 @@ void Takeover::end_launch(ThreadState& state, bool taken, bool mark) {
   if (taken && state.call.kernel != nullptr) {
     globals_.launched(*state.call.kernel);
   }
-  if (taken && mark && log->word() != nullptr && !active()) {
-    parts_.driver.cuStreamWriteValue32(reinterpret_cast<CUstream>(log->stream()),
-                                       reinterpret_cast<CUdeviceptr>(log->word()),
-                                       state.call.marker, CU_STREAM_WRITE_VALUE_DEFAULT);
-  }
-  log->end(state.call.marker, taken);
+  const bool marked = taken && mark && state.call.issue.mark_behind &&
+                      (active() || this->mark(*log, state.call.issue.number));
+  log->end(state.call.issue.number, taken, marked);
   Globals::release(state.call.variables);
 }
 
@@ -357,30 +391,32 @@ bool Takeover::patient(Clock::time_point since) {
 
 CUresult Takeover::wait_for(recovery::StreamLog& log) {
   const auto begin = Clock::now();
-  while (Clock::now() - begin < std::chrono::microseconds(30)) {
-    if (log.idle()) {
-      return CUDA_SUCCESS;
-    }
-  }
   auto* const stream = reinterpret_cast<CUstream>(log.stream());
   const driver_api::RelaxedCapture relaxed(parts_.driver);
-  for (auto nap = std::chrono::microseconds(5); !log.idle();
-       nap = std::min(nap * 2, std::chrono::microseconds(100))) {
+  // What others go on to launch meanwhile is not waited for.
+  const std::uint64_t wanted = log.settled();
+  for (auto nap = std::chrono::microseconds(5); !log.is_complete(wanted);) {
+    const bool soon = Clock::now() - begin < std::chrono::microseconds(30);
     // The default stream of another thread can only be watched.
-    if (stream != CU_STREAM_PER_THREAD) {
+    if (stream != CU_STREAM_PER_THREAD && (!soon || log.unmarked())) {
+      const std::uint64_t place = log.settled();
       const CUresult code = parts_.driver.cuStreamQuery(stream);
       if (code == CUDA_SUCCESS) {
-        log.all_complete();
-        break;
+        log.complete_until(place);
+        continue;
       }
       if (code != CUDA_ERROR_NOT_READY) {
         return code;
       }
     }
+    if (soon) {
+      continue;
+    }
     if (!patient(begin)) {
       break;
     }
     std::this_thread::sleep_for(nap);
+    nap = std::min(nap * 2, std::chrono::microseconds(100));
   }
   return CUDA_SUCCESS;
 }
@@ -420,10 +456,28 @@ CUresult Takeover::settle(CUstream stream) {
   }
 }
 
-CUresult Takeover::before_call(const driver_api::Call& call, std::uint32_t cbid,
+void Takeover::note_settled(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                            const void* params) {
+  const bool all = call.name.starts_with("cuCtxSynchronize");
+  if (!all && !call.name.starts_with("cuStream")) {
+    return;  // events: what went before them was waited for when they were recorded
+  }
+  CUstream const stream = all ? nullptr : stream_of(call, cbid, params);
+  for (recovery::StreamLog* log : log_.streams()) {
+    // Another thread's default stream bears the same handle.
+    if (all || (log->stream() == reinterpret_cast<std::uint64_t>(stream) &&
+                (stream != CU_STREAM_PER_THREAD || log == &log_of(state, stream)))) {
+      state.settled.emplace_back(log, log->settled());
+    }
+  }
+}
+
+CUresult Takeover::before_call(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
                                const void* params) {
-  (void)cbid;
-  (void)params;
+  state.settled.clear();
+  if (call.kind == Kind::kSync) {
+    note_settled(state, call, cbid, params);
+  }
   if (call.hook == Hook::kCopyLinear && call.name.starts_with("cuMemcpyHtoD")) {
     const auto& p = *static_cast<const cuMemcpyHtoD_v2_params*>(params);
     globals_.look_for_addresses_at(p.srcHost, p.ByteCount);
@@ -439,9 +493,16 @@ void Takeover::count_obstacle(std::string_view call) {
   obstacles_.emplace(call);
 }
 
-CUresult Takeover::after_call(const driver_api::Call& call, std::uint32_t cbid, const void* params,
-                              CUcontext context) {
+CUresult Takeover::after_call(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                              const void* params, CUcontext context) {
   (void)context;
+  if (call.kind == Kind::kSync) {
+    // From here on the host may change what these launches have read.
+    for (const auto& [log, place] : state.settled) {
+      log->complete_until(place);
+    }
+    state.settled.clear();
+  }
   const bool per_thread = driver_api::per_thread_stream(cbid);
   if (call.kind == Kind::kEvent && call.name.starts_with("cuEventRecord")) {
     std::uint64_t event = 0;
@@ -662,6 +723,19 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
   }
 
   StepResult replay() override {
+    for (const recovery::KeptCopy& copy : frontier_.copies) {
+      const Answer answer =
+          link_->copy(copy.range.begin, copy.copy, copy.range.end - copy.range.begin,
+                      reinterpret_cast<std::uint64_t>(CU_STREAM_LEGACY), true);
+      if (!answer.ok()) {
+        return failed(answer.sent, answer.code, "memory could not be put back: " + words(answer));
+      }
+    }
+    if (!frontier_.copies.empty()) {
+      if (const Answer answer = wait_for_all(); !answer.ok()) {
+        return failed(answer.sent, answer.code, "memory could not be put back: " + words(answer));
+      }
+    }
     // What was issued anew runs on. The last check of another stream's launch fills what that may
     // write with noise, bounded by whole allocations: nothing else may run then.
     bool running = false;
@@ -888,16 +962,27 @@ TakeoverReport Takeover::take_over(const TakeoverRequest& request) {
 
 Takeover::Suspect Takeover::suspect() {
   Suspect suspect;
+  std::vector<const Kernel*> kernels;
   for (recovery::StreamLog* log : log_.streams()) {
-    const std::vector<LoggedLaunch> launches = log->incomplete();
-    if (launches.empty()) {
-      continue;
+    const auto incomplete = log->incomplete();
+    for (std::size_t i = 0; i < incomplete.may_have_run; ++i) {
+      const LoggedLaunch& launch = incomplete.launches[i];
+      const auto* kernel = static_cast<const Kernel*>(launch.kernel);
+      if (std::find(kernels.begin(), kernels.end(), kernel) == kernels.end()) {
+        kernels.push_back(kernel);
+      }
+      if (suspect.launch == 0) {
+        suspect.launch = launch.order;
+        suspect.stream = launch.launch.stream;
+      }
     }
-    if (suspect.kernel != nullptr) {
-      return {};
-    }
-    suspect = {static_cast<const Kernel*>(launches[0].kernel), launches[0].order,
-               launches[0].launch.stream};
+  }
+  constexpr std::size_t kNamed = 4;
+  for (std::size_t i = 0; i < std::min(kernels.size(), kNamed); ++i) {
+    suspect.kernels += (i == 0 ? "" : " or ") + kernels[i]->name;
+  }
+  if (kernels.size() > kNamed) {
+    suspect.kernels += " or another";
   }
   return suspect;
 }

@@ -53,8 +53,8 @@ struct TakeoverReport {
 // The survival of a sticky fault in this process: beforehand, the log of what is under way and of
 // how objects were made; then the takeover by a standby; afterwards, the app's calls served by it.
 //
-// Protection is serialized in this version: a marker behind every launch, and everything else that
-// is done in streams waited for, before it (the launches that it may depend on) and after it.
+// Launches are protected in regions (docs/regions.md); everything else that is done in streams is
+// waited for in this version, before it (the launches that it may depend on) and after it.
 //
 // Unless it says otherwise, a function is called within the app's call, by the thread that makes
 // it, with ThreadState::inside set.
@@ -92,18 +92,21 @@ class Takeover final : public Steering::Sink {
 
   // --- the log ---
   // Before a launch that is executed (not captured), and after it; `taken`: the driver's answer was
-  // success. The second puts the marker behind it, unless the launch is to count as undone.
-  void begin_launch(ThreadState& state, const Kernel& kernel, const LaunchCall& launch,
-                    bool replayable);
+  // success. They put markers and copies around it as its region needs them, none behind it if the
+  // launch is to count as undone (`mark` false).
+  void begin_launch(ThreadState& state, const Kernel& kernel, const LaunchCall& launch);
   void end_launch(ThreadState& state, bool taken, bool mark);
   // After a launch that succeeded in another way than between those two.
   CUresult follow_launch(ThreadState& state, const Kernel& kernel, const LaunchCall& launch);
+  // Waits until every launch is known to be complete. The error that this met.
+  CUresult drain();
   // Before any other call: waits for the launches under way where the call is an edge. The error
   // that this met, which may be the fault.
-  CUresult before_call(const driver_api::Call& call, std::uint32_t cbid, const void* params);
+  CUresult before_call(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                       const void* params);
   // After any other call that succeeded: waits for what it has begun, and notes what it did.
-  CUresult after_call(const driver_api::Call& call, std::uint32_t cbid, const void* params,
-                      CUcontext context);
+  CUresult after_call(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                      const void* params, CUcontext context);
   void thread_gone(const ThreadState& state);
   // The app has made a call that cannot be carried over, or that nothing is known about.
   void count_obstacle(std::string_view call);
@@ -111,10 +114,10 @@ class Takeover final : public Steering::Sink {
   // --- the takeover ---
   // Nobody else is in a driver call (WorkGate).
   TakeoverReport take_over(const TakeoverRequest& request);
-  // The launch that a sticky error is about, if it can only be one; for words, not for decisions.
+  // What a sticky error may be about; for words, not for decisions.
   struct Suspect {
-    const Kernel* kernel = nullptr;
-    std::uint64_t launch = 0;
+    std::string kernels;       // names; empty: not known
+    std::uint64_t launch = 0;  // the first of them
     std::uint64_t stream = 0;
   };
   Suspect suspect();
@@ -162,7 +165,9 @@ class Takeover final : public Steering::Sink {
   friend class Steps;
 
   recovery::StreamLog& log_of(ThreadState& state, CUstream stream);
-  CUresult drain();
+  bool mark(const recovery::StreamLog& log, std::uint32_t number);
+  void note_settled(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
+                    const void* params);
   CUresult wait_for(recovery::StreamLog& log);
   // Waits for what a stream has; an endless wait becomes `unfinished_`.
   CUresult settle(CUstream stream);

@@ -56,7 +56,7 @@ void Agent::wait_for_edge(ThreadState& state, const driver_api::Call& call, std:
   if (!takeover_.enabled()) {
     return;
   }
-  if (const CUresult code = takeover_.before_call(call, cbid, data.functionParams);
+  if (const CUresult code = takeover_.before_call(state, call, cbid, data.functionParams);
       code != CUDA_SUCCESS) {
     survive(state, code);
   }
@@ -77,7 +77,7 @@ void Agent::enter_takeover(ThreadState& state, const driver_api::Call& call, std
       }
       if (!under_way.suppressed &&
           (under_way.injection == nullptr || under_way.injection->runs || under_way.undone)) {
-        takeover_.begin_launch(state, *under_way.kernel, under_way.launch, under_way.replayable);
+        takeover_.begin_launch(state, *under_way.kernel, under_way.launch);
       }
       return;
     }
@@ -118,7 +118,7 @@ void Agent::leave_takeover(ThreadState& state, const driver_api::Call& call, std
         (under_way.suppressed || (under_way.injection != nullptr && !under_way.injection->runs))) {
       // A forged fault keeps it from running.
       if (under_way.undone) {
-        takeover_.begin_launch(state, *under_way.kernel, under_way.launch, under_way.replayable);
+        takeover_.begin_launch(state, *under_way.kernel, under_way.launch);
         takeover_.end_launch(state, true, false);
       }
       return;
@@ -170,7 +170,7 @@ void Agent::finish_takeover(ThreadState& state, const driver_api::Call& call, st
     }
     return;
   }
-  CUresult code = takeover_.after_call(call, cbid, data.functionParams, data.context);
+  CUresult code = takeover_.after_call(state, call, cbid, data.functionParams, data.context);
   for (int i = 0; i < kMaxFaultsOfACall && code != CUDA_SUCCESS; ++i) {
     // The call was taken, and what it began has failed.
     if (call.kind == Kind::kHostFunction || call.kind == Kind::kStreamMemory) {

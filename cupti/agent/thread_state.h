@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cupti/agent/kernel_table.h"
@@ -27,6 +28,9 @@ struct Judgement {
   idempotency::VerdictKind kind = idempotency::VerdictKind::kUnknown;
   bool is_protected = false;
   std::uint32_t reason_id = 0;  // why not protected
+  // What it reads and writes, if it is protected. Lives in the cache of judgements: until the next
+  // one is made.
+  const recovery::AccessSets* sets = nullptr;
 };
 
 // What one thread has judged lately. An entry counts only if kernel, arguments (all bytes),
@@ -37,7 +41,14 @@ struct CachedJudgement {
   std::uint64_t kernel_generation = 0;
   std::array<std::uint32_t, 7> dimensions = {};
   std::vector<std::byte> arguments;
-  Judgement judgement;
+  recovery::AccessSets sets;
+  Judgement judgement;  // without the pointer to `sets`, for entries move
+
+  Judgement with_sets() const {
+    Judgement out = judgement;
+    out.sets = judgement.is_protected ? &sets : nullptr;
+    return out;
+  }
 };
 
 // What a judgement is kept under beside the launch itself, and where.
@@ -77,10 +88,12 @@ struct CallUnderWay {
 
   // Of a launch that is logged: where, and under which number.
   recovery::StreamLog* log = nullptr;
-  std::uint32_t marker = 0;
+  recovery::Issue issue;
+  bool gathered = false;  // ThreadState::arguments are its
   bool replayable = false;
-  std::vector<GlobalVariable*> variables;  // of modules, that it may write; claimed
-  bool followed = false;                   // what it does to variables is accounted for
+  const recovery::AccessSets* sets = nullptr;  // of a replayable one, where they are known
+  std::vector<GlobalVariable*> variables;      // of modules, that it may write; claimed
+  bool followed = false;                       // what it does to variables is accounted for
   // Whether the standby is to do the call, what the app passed, and how many takeovers there had
   // been at its enter.
   std::uint32_t takeover = 0;  // the call that this is about: its correlation id
@@ -108,6 +121,8 @@ struct alignas(64) ThreadState {
     std::uint64_t generation = 0;
     recovery::StreamLog* log = nullptr;
   } stream_log;  // the last one used
+  // Of a call that waits: each stream's log, and how far it was settled at the enter.
+  std::vector<std::pair<recovery::StreamLog*, std::uint64_t>> settled;
   std::vector<std::byte> arguments;
   idempotency::Verdict verdict;
   // Powers of two. An entry's second place is beside its first, so that two launches in turn do not

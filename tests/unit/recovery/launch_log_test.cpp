@@ -18,13 +18,28 @@ struct Log {
   Log() : words(LaunchLog::kWordBytes) { log.set_words(words.data()); }
   // A launch that the driver takes; returns its marker.
   std::uint32_t launch(std::uint64_t stream, bool replayable = true, bool taken = true) {
-    StreamLog& s = log.stream(stream, 0);
-    const std::uint32_t marker = s.begin(log.next_order(), [&](LoggedLaunch& entry) {
-      entry.replayable = replayable;
+    return begin(stream, replayable).end(taken);
+  }
+  // Between begin and end of a launch that shares no region, whose marker the caller writes.
+  struct UnderWay {
+    StreamLog& stream;
+    Issue issue;
+    std::uint32_t end(bool taken = true, bool marked = false) {
+      stream.end(issue.number, taken, marked);
+      return issue.number;
+    }
+  };
+  UnderWay begin(std::uint64_t stream, bool replayable = true, const AccessSets* sets = nullptr,
+                 const char* obstacle = nullptr) {
+    UnderWay under_way{log.stream(stream, 0), {}};
+    LaunchTraits traits;
+    traits.replayable = replayable;
+    traits.sets = sets;
+    under_way.stream.begin(log.next_order(), traits, under_way.issue, [&](LoggedLaunch& entry) {
       entry.kernel = &names[stream];
+      entry.obstacle = obstacle;
     });
-    s.end(marker, taken);
-    return marker;
+    return under_way;
   }
   // What the device does when a launch is complete.
   void complete(std::uint64_t stream, std::uint32_t marker) {
@@ -109,19 +124,15 @@ TEST(LaunchLogTest, ARefusedLaunchNeverWas) {
 TEST(LaunchLogTest, TwoThreadsOnOneStreamAreNotOrdered) {
   Log log;
   StreamLog& stream = log.log.stream(10, 0);
-  const auto fill = [&](LoggedLaunch& entry) {
-    entry.replayable = true;
-    entry.kernel = &log.names[10];
-  };
-  const auto a = stream.begin(log.log.next_order(), fill);
-  const auto b = stream.begin(log.log.next_order(), fill);
-  stream.end(b, true);
-  stream.end(a, true);
+  auto a = log.begin(10);
+  auto b = log.begin(10);
+  b.end();
+  a.end();
   Frontier frontier = log.frontier();
   EXPECT_FALSE(frontier.recoverable);
   EXPECT_NE(frontier.reason.find("two threads"), std::string::npos) << frontier.reason;
   // Once waited for, the stream is as good as any.
-  stream.all_complete();
+  stream.complete_until(stream.settled());
   log.launch(10);
   frontier = log.frontier();
   EXPECT_TRUE(frontier.recoverable);
@@ -131,35 +142,136 @@ TEST(LaunchLogTest, TwoThreadsOnOneStreamAreNotOrdered) {
 TEST(LaunchLogTest, AnObstacleStandsInTheWayWhereverItIs) {
   Log log;
   log.launch(10);
-  StreamLog& stream = log.log.stream(10, 0);
-  const auto marker = stream.begin(log.log.next_order(), [&](LoggedLaunch& entry) {
-    entry.replayable = true;
-    entry.obstacle = "an event";
-    entry.kernel = &log.names[10];
-  });
+  auto launch = log.begin(10, true, nullptr, "an event");
   RemoteLaunch copy;
-  EXPECT_FALSE(stream.copy_of(marker, copy));
-  stream.end(marker, true);
+  EXPECT_FALSE(launch.stream.copy_of(launch.issue.number, copy));
+  launch.end();
   EXPECT_FALSE(log.frontier().recoverable);
   EXPECT_NE(log.frontier().reason.find("an event"), std::string::npos);
 }
 
-TEST(LaunchLogTest, WithoutAMarkerOnlyOneLaunchIsKnown) {
-  StreamLog stream(10, nullptr);
-  const std::string name = "k";
-  const auto launch = [&](std::uint64_t order) {
-    const auto marker = stream.begin(order, [&](LoggedLaunch& entry) {
-      entry.replayable = true;
-      entry.kernel = &name;
-    });
-    stream.end(marker, true);
-  };
-  launch(1);
-  EXPECT_FALSE(stream.incomplete()[0].unordered);
-  launch(2);
-  EXPECT_TRUE(stream.incomplete()[0].unordered);
-  stream.all_complete();
+TEST(LaunchLogTest, WithoutAMarkerNothingIsKnown) {
+  LaunchLog log;  // without words
+  StreamLog& stream = log.stream(10, 0);
+  EXPECT_EQ(stream.word(), nullptr);
+  Issue issue;
+  LaunchTraits traits;
+  traits.replayable = true;
+  traits.mark_behind = true;
+  stream.begin(1, traits, issue, [](LoggedLaunch&) {});
+  EXPECT_FALSE(issue.mark_behind);
+  stream.end(issue.number, true, false);
+  ASSERT_EQ(stream.incomplete().launches.size(), 1U);
+  EXPECT_TRUE(stream.incomplete().launches[0].unordered);
+  stream.complete_until(stream.settled());
   EXPECT_TRUE(stream.idle());
+}
+
+AccessSets sets_of(std::uint64_t key, idempotency::Range read, idempotency::Range write) {
+  AccessSets sets;
+  sets.key = key;
+  sets.reads = {read};
+  sets.writes = {write};
+  return sets;
+}
+
+TEST(LaunchLogTest, LaunchesThatLeaveEachOthersInputAloneShareARegion) {
+  Log log;
+  const AccessSets first = sets_of(1, {0, 8}, {8, 16}), second = sets_of(2, {8, 16}, {16, 24}),
+                   third = sets_of(3, {16, 24}, {0, 8});
+  auto a = log.begin(10, true, &first);
+  EXPECT_FALSE(a.issue.mark_before);
+  a.end();
+  auto b = log.begin(10, true, &second);
+  EXPECT_FALSE(b.issue.mark_before) << "what the first reads is not written";
+  b.end();
+  Frontier frontier = log.frontier();
+  ASSERT_EQ(frontier.to_do.size(), 2U);
+  EXPECT_TRUE(frontier.may_have_run[0]);
+  EXPECT_TRUE(frontier.may_have_run[1]);
+  auto c = log.begin(10, true, &third);
+  ASSERT_TRUE(c.issue.mark_before) << "it writes what the first reads";
+  EXPECT_EQ(*c.issue.mark_before, b.issue.number);
+  c.end();
+  frontier = log.frontier();
+  ASSERT_EQ(frontier.to_do.size(), 3U);
+  EXPECT_FALSE(frontier.may_have_run[2]);
+  log.complete(10, *c.issue.mark_before);
+  frontier = log.frontier();
+  ASSERT_EQ(frontier.to_do.size(), 1U);
+  EXPECT_EQ(frontier.to_do[0].marker, c.issue.number);
+}
+
+// Two buffers in turn: after a few regions of one launch, copies take the place of markers.
+TEST(LaunchLogTest, CopiesTakeThePlaceOfMarkersWhereMemoryIsRewritten) {
+  Log log;
+  StreamLog& stream = log.log.stream(10, 0);
+  const AccessSets there = sets_of(1, {0, 512}, {512, 1024}),
+                   back = sets_of(2, {512, 1024}, {0, 512});
+  std::size_t markers = 0, copies = 0;
+  std::uint32_t last = 0;
+  for (int i = 0; i < 1000; ++i) {
+    if (stream.wants_store()) {
+      stream.give_store(0x10000, 4096);
+    }
+    auto launch = log.begin(10, true, i % 2 == 0 ? &there : &back);
+    if (launch.issue.mark_before) {
+      ++markers;
+      log.complete(10, *launch.issue.mark_before);
+    }
+    for (const KeptCopy& copy : launch.issue.keep) {
+      ++copies;
+      EXPECT_GE(copy.copy, 0x10000U);
+      EXPECT_LE(copy.copy + copy.range.end - copy.range.begin, 0x11000U);
+      log.complete(10, copy.marker);
+    }
+    last = launch.end();
+  }
+  EXPECT_LT(markers + 2 * copies, 60U);
+  EXPECT_GT(copies, 4U);
+  EXPECT_GT(stream.copies(), 0U);
+  Frontier frontier = log.frontier();
+  EXPECT_EQ(frontier.copies.size(), stream.copies());
+  // A writer of another stream makes them worthless.
+  const AccessSets elsewhere = sets_of(3, {4096, 4097}, {4096, 4097});
+  stream.void_copies(&elsewhere);
+  EXPECT_TRUE(log.frontier().recoverable);
+  stream.void_copies(&there);
+  EXPECT_FALSE(log.frontier().recoverable);
+  log.complete(10, last);
+  stream.complete_until(stream.settled());
+  EXPECT_TRUE(stream.idle());
+  EXPECT_EQ(log.log.copies(), 0U);
+  EXPECT_EQ(log.log.unmarked(), 0U);
+}
+
+// Where the rewritten memory is large, a marker is cheaper, and no store is asked for.
+TEST(LaunchLogTest, LargeMemoryIsNotCopied) {
+  Log log;
+  const std::uint64_t size = 16 << 20;
+  const AccessSets there = sets_of(1, {0, size}, {size, 2 * size}),
+                   back = sets_of(2, {size, 2 * size}, {0, size});
+  for (int i = 0; i < 100; ++i) {
+    auto launch = log.begin(10, true, i % 2 == 0 ? &there : &back);
+    EXPECT_EQ(launch.issue.mark_before.has_value(), i > 0);
+    launch.end();
+  }
+  EXPECT_FALSE(log.log.stream(10, 0).wants_store());
+}
+
+// The later number may come into the stream first: it must not vouch for the earlier launch.
+TEST(LaunchLogTest, AMarkerSaysNothingOfALaunchThatIsStillBeingIssued) {
+  Log log;
+  auto a = log.begin(10);
+  auto b = log.begin(10);
+  EXPECT_FALSE(b.issue.mark_before);
+  b.end();
+  EXPECT_FALSE(log.log.stream(10, 0).begin_mark()) << "the other thread is not done";
+  a.end();
+  auto c = log.begin(10);
+  ASSERT_TRUE(c.issue.mark_before);
+  EXPECT_EQ(*c.issue.mark_before, b.issue.number);
+  c.end();
 }
 
 TEST(LaunchLogTest, AStreamsHandleThatComesAgainIsAnotherStream) {
