@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 namespace gpurecover::recovery {
 namespace {
@@ -164,6 +165,17 @@ bool StreamLog::others_idle() {
   return true;
 }
 
+void StreamLog::copies_failed(std::uint32_t number) {
+  const std::lock_guard lock(mutex_);
+  for (KeptCopy& copy : copies_) {
+    if (copy.marker == number) {
+      copy.range = {};  // nothing to put back, whatever its marker says
+    }
+  }
+  copies_failed_ = true;
+  closing_ = true;
+}
+
 void StreamLog::void_copies(const AccessSets* writes) {
   const std::lock_guard lock(mutex_);
   std::size_t copy = 0;
@@ -193,6 +205,15 @@ void StreamLog::give_store(std::uint64_t address, std::uint64_t size) {
   if (store_size_ == 0) {
     store_ = address;
     store_size_ = size / kStoreAlignment * kStoreAlignment;
+  }
+}
+
+void StreamLog::void_open_region() {
+  const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
+  const std::uint64_t begin =
+      region_tail_ - region_head_ > 1 ? region_at(region_tail_ - 2).end : head_;
+  for (std::uint64_t i = std::max(begin, head_); open_ && i != tail; ++i) {
+    at(i).obstacle = kWrittenMeanwhile;
   }
 }
 
@@ -229,6 +250,9 @@ void StreamLog::end(std::uint32_t number, bool taken, bool marked) {
     if (entry.marker == number) {
       entry.issued = taken;
       entry.refused = !taken;
+      if (std::exchange(copies_failed_, false) && taken) {
+        void_open_region();
+      }
       if (i == tail) {
         if (closing_) {
           end_region();
@@ -409,7 +433,7 @@ StreamLog::Incomplete StreamLog::incomplete() {
   } else if (region_head_ != region_tail_) {
     const std::uint32_t word = word_->load(std::memory_order_acquire);
     for (std::uint32_t i = 0; i < region_at(region_head_).copies; ++i) {
-      if (reached(word, copies_[i].marker)) {
+      if (copies_[i].range.begin != copies_[i].range.end && reached(word, copies_[i].marker)) {
         out.copies.push_back(copies_[i]);
       }
     }

@@ -136,6 +136,9 @@ class StreamLog {
   bool wants_store() const { return wants_store_.load(std::memory_order_relaxed); }
   void give_store(std::uint64_t address, std::uint64_t size);
   std::uint32_t copies() const { return copies_alive_.load(std::memory_order_relaxed); }
+  // Those of this number could not be made: if the launch that they are for is taken all the same,
+  // its region is not to be replayed.
+  void copies_failed(std::uint32_t number);
   // Somebody outside the stream writes to `writes` (null: to anything): copies of that are void.
   void void_copies(const AccessSets* writes);
 
@@ -162,6 +165,7 @@ class StreamLog {
   void start_region(Issue& issue);
   void end_region();
   bool others_idle();
+  void void_open_region();
   bool reserve(std::span<const idempotency::Range> ranges, std::vector<KeptCopy>& out);
   LoggedLaunch& append(std::uint64_t order, const LaunchTraits& traits, Issue& issue);
   void forget_complete();
@@ -192,6 +196,7 @@ class StreamLog {
   RegionRecord& region_at(std::uint64_t i) { return regions_[i & (regions_.size() - 1)]; }
 
   std::vector<KeptCopy> copies_;  // of the regions, in their order
+  bool copies_failed_ = false;    // of the launch being issued
   std::atomic<std::uint32_t> copies_alive_{0};
   std::atomic<bool> wants_store_{false};
   std::uint64_t store_ = 0, store_size_ = 0;
@@ -203,7 +208,7 @@ class LaunchLog {
   static constexpr std::size_t kStreams = 1024;
   static constexpr std::size_t kWordStride = 64;  // bytes: words of streams do not share a line
   static constexpr std::size_t kWordBytes = kStreams * kWordStride;
-  static constexpr std::uint64_t kLegacyStream = 1;  // CU_STREAM_LEGACY
+  static constexpr std::uint64_t kLegacyStream = 1;  // CU_STREAM_LEGACY of cuda.h
 
   // Memory for the words, kWordBytes of zeros that the device can write. Before the first stream.
   void set_words(std::byte* words) { words_ = words; }
@@ -273,7 +278,7 @@ void LaunchLog::prepare(StreamLog& log, const AccessSets* sets, const Issue& iss
       kept = kept && copy(log, one);
     }
     if (!kept || !mark(log, issue.keep.front().marker)) {
-      log.void_copies(nullptr);
+      log.copies_failed(issue.keep.front().marker);
     }
   }
 }

@@ -27,19 +27,14 @@ std::string driver_error(const driver_api::Driver& driver, CUresult code) {
 // The write ranges side by side in one buffer, each aligned to 256 bytes.
 class Layout {
  public:
-  explicit Layout(std::span<const Range> ranges) : ranges_(ranges) {
-    for (const Range& range : ranges) {
-      offsets_.push_back(size_);
-      size_ += (range.end - range.begin + 255) / 256 * 256;
-    }
-  }
-  std::uint64_t size() const { return size_; }
+  explicit Layout(std::span<const Range> ranges) : ranges_(ranges), layout_(saved_layout(ranges)) {}
+  std::uint64_t size() const { return layout_.size; }
 
   // Calls f(device address, offset in the buffer, bytes) for each range until one fails.
   template <class F>
   CUresult for_each(F&& f) const {
     for (std::size_t i = 0; i < ranges_.size(); ++i) {
-      const CUresult code = f(static_cast<CUdeviceptr>(ranges_[i].begin), offsets_[i],
+      const CUresult code = f(static_cast<CUdeviceptr>(ranges_[i].begin), layout_.offsets[i],
                               ranges_[i].end - ranges_[i].begin);
       if (code != CUDA_SUCCESS) {
         return code;
@@ -50,11 +45,19 @@ class Layout {
 
  private:
   std::span<const Range> ranges_;
-  std::vector<std::uint64_t> offsets_;
-  std::uint64_t size_ = 0;
+  SavedLayout layout_;
 };
 
 }  // namespace
+
+SavedLayout saved_layout(std::span<const Range> ranges) {
+  SavedLayout layout;
+  for (const Range& range : ranges) {
+    layout.offsets.push_back(layout.size);
+    layout.size += (range.end - range.begin + 255) / 256 * 256;
+  }
+  return layout;
+}
 
 Result retry(const Relaunch& relaunch) {
   Result result;
@@ -73,14 +76,15 @@ Result retry(const Relaunch& relaunch) {
 }
 
 Result replay(const driver_api::Driver& driver, driver_api::DeviceOps& ops,
-              const Relaunch& relaunch, std::span<const Range> writes, std::uint64_t seed) {
+              const Relaunch& relaunch, std::span<const Range> writes, std::uint64_t seed,
+              CUdeviceptr already_saved) {
   Result result;
   const CUstream stream = relaunch.stream;
   const Layout layout(writes);
-  driver_api::Scratch saved(driver);
+  driver_api::Scratch own(driver);
   driver_api::Scratch first(driver);
   driver_api::Scratch counter(driver);
-  if (!saved.allocate(layout.size()) || !first.allocate(layout.size()) ||
+  if ((already_saved == 0 && !own.allocate(layout.size())) || !first.allocate(layout.size()) ||
       !counter.allocate(sizeof(std::uint64_t))) {
     result.refused = true;
     result.reason = "no scratch memory for the last check (" +
@@ -88,14 +92,15 @@ Result replay(const driver_api::Driver& driver, driver_api::DeviceOps& ops,
     return result;
   }
 
-  const auto copy_out = [&](const driver_api::Scratch& to) {
+  const CUdeviceptr saved = already_saved != 0 ? already_saved : own.get();
+  const auto copy_out = [&](CUdeviceptr to) {
     return layout.for_each([&](CUdeviceptr data, std::uint64_t at, std::uint64_t size) {
-      return driver.cuMemcpyDtoDAsync(to.get() + at, data, size, stream);
+      return driver.cuMemcpyDtoDAsync(to + at, data, size, stream);
     });
   };
   const auto put_back = [&] {
     CUresult code = layout.for_each([&](CUdeviceptr data, std::uint64_t at, std::uint64_t size) {
-      return driver.cuMemcpyDtoDAsync(data, saved.get() + at, size, stream);
+      return driver.cuMemcpyDtoDAsync(data, saved + at, size, stream);
     });
     if (code == CUDA_SUCCESS) {
       code = driver.cuStreamSynchronize(stream);
@@ -116,7 +121,7 @@ Result replay(const driver_api::Driver& driver, driver_api::DeviceOps& ops,
     return code;
   };
 
-  CUresult code = copy_out(saved);
+  CUresult code = already_saved == 0 ? copy_out(saved) : CUDA_SUCCESS;
   if (code == CUDA_SUCCESS) {
     code = driver.cuStreamSynchronize(stream);
   }
@@ -131,7 +136,7 @@ Result replay(const driver_api::Driver& driver, driver_api::DeviceOps& ops,
     wait_before(relaunch, result.attempts);
     code = run_over_noise(false);
     if (code == CUDA_SUCCESS) {
-      code = copy_out(first);
+      code = copy_out(first.get());
     }
     if (code == CUDA_SUCCESS) {
       code = run_over_noise(true);
@@ -149,7 +154,7 @@ Result replay(const driver_api::Driver& driver, driver_api::DeviceOps& ops,
     code = driver.cuMemsetD8Async(counter.get(), 0, sizeof differing, stream);
     if (code == CUDA_SUCCESS) {
       code = layout.for_each([&](CUdeviceptr data, std::uint64_t at, std::uint64_t size) {
-        return ops.merge(stream, data, first.get() + at, saved.get() + at, size, seed + at,
+        return ops.merge(stream, data, first.get() + at, saved + at, size, seed + at,
                          counter.get());
       });
     }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "cupti/driver_api/device_ops.h"
 #include "cupti/driver_api/driver.h"
@@ -37,12 +38,20 @@ struct Result {
 // The kernel never ran: launches it again until that succeeds. The calling thread waits.
 Result retry(const Relaunch& relaunch);
 
+// Where each of `ranges` lies in a buffer that holds their contents, and the buffer's size, bytes.
+struct SavedLayout {
+  std::vector<std::uint64_t> offsets;
+  std::uint64_t size = 0;
+};
+SavedLayout saved_layout(std::span<const idempotency::Range> ranges);
+
 // The kernel may have run in part and does not read what it writes: executes it again with the last
 // check of DESIGN section 5. `writes` are all bytes that it may write; nothing else may use them
 // meanwhile, so the caller has drained the device. On anything but success these bytes hold again
-// what they held at the call. The calling thread waits for the device.
+// what they held at the call. The calling thread waits for the device. `saved`: a buffer where the
+// caller has put their contents, by saved_layout; 0: none, one is made.
 Result replay(const driver_api::Driver& driver, driver_api::DeviceOps& ops,
               const Relaunch& relaunch, std::span<const idempotency::Range> writes,
-              std::uint64_t seed);
+              std::uint64_t seed, CUdeviceptr saved = 0);
 
 }  // namespace gpurecover::recovery

@@ -74,12 +74,16 @@ struct RemoteReplay {
   std::vector<std::uint64_t> begins;  // of the ranges that it may write
   std::vector<std::uint64_t> ends;
   std::uint64_t seed = 0;
+  // Where the content of the ranges has been saved, as `saved_layout` has it; 0: nowhere yet, and
+  // if the replay ends with the standby, it is lost.
+  std::uint64_t saved = 0;
   template <class Archive>
   void fields(Archive& a) {
     a(launch);
     a(begins);
     a(ends);
     a(seed);
+    a(saved);
   }
 };
 struct ReplayAnswer {

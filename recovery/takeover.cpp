@@ -64,7 +64,7 @@ TakeoverResult take_over(TakeoverSteps& steps, std::uint32_t max_attempts) noexc
     steps.abandon();
     if (step.end == StepEnd::kRepeats) {
       result.repeats = true;
-      if (result.attempts < max_attempts) {
+      if (result.attempts < max_attempts && !step.for_good) {
         step.end = StepEnd::kDone;
       }
     }

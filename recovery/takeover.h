@@ -16,11 +16,14 @@ enum class StepEnd : std::uint8_t {
 };
 struct StepResult {
   StepEnd end = StepEnd::kDone;
-  std::string reason;  // of anything but kDone
+  std::string reason;     // of anything but kDone
+  bool for_good = false;  // of kRepeats: what was begun cannot be begun again
   static StepResult done() { return {}; }
   static StepResult decline(std::string why) { return {StepEnd::kDecline, std::move(why)}; }
   static StepResult refuse(std::string why) { return {StepEnd::kRefuse, std::move(why)}; }
-  static StepResult repeats(std::string why) { return {StepEnd::kRepeats, std::move(why)}; }
+  static StepResult repeats(std::string why, bool for_good = false) {
+    return {StepEnd::kRepeats, std::move(why), for_good};
+  }
 };
 
 // What the steps do. None of them may wait without end; one that throws has declined.
@@ -41,6 +44,7 @@ class TakeoverSteps {
   virtual StepResult check_memory() = 0;
   // Streams, events, and what is pending of them.
   virtual StepResult restore() = 0;
+  // Another attempt goes on where the one before failed.
   virtual StepResult replay() = 0;
   // From here on the app's calls go to the standby.
   virtual StepResult commit() = 0;

@@ -15,12 +15,10 @@
 
 #include "classifier/catalogue.h"
 #include "recovery/call_codec.h"
+#include "recovery/replay.h"
 
 namespace gpurecover::agent {
 namespace {
-
-static_assert(reinterpret_cast<std::uint64_t>(CU_STREAM_LEGACY) ==
-              recovery::LaunchLog::kLegacyStream);
 
 using driver_api::Hook;
 using driver_api::Kind;
@@ -261,9 +259,9 @@ void Takeover::begin_launch(ThreadState& state, const Kernel& kernel, const Laun
   CUstream const stream = launch.explicit_stream();
   recovery::StreamLog& log = log_of(state, stream);
   launched_.store(true, std::memory_order_relaxed);
-  // Judged a moment ago; only the work on a forged fault may have come between.
+  // Judged a moment ago; only the work on a fault may have come between.
   const bool gathered =
-      under_way.injection == nullptr
+      under_way.injection == nullptr && !active()
           ? under_way.gathered
           : gather_arguments(kernel, launch.kernel_params, launch.extra, state.arguments);
   Globals::release(under_way.variables);
@@ -656,6 +654,7 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
       }
       writes_.back() = verdict.writes;
     }
+    make_keep();
     return StepResult::done();
   }
 
@@ -723,23 +722,33 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
   }
 
   StepResult replay() override {
-    for (const recovery::KeptCopy& copy : frontier_.copies) {
-      const Answer answer =
-          link_->copy(copy.range.begin, copy.copy, copy.range.end - copy.range.begin,
-                      reinterpret_cast<std::uint64_t>(CU_STREAM_LEGACY), true);
-      if (!answer.ok()) {
-        return failed(answer.sent, answer.code, "memory could not be put back: " + words(answer));
+    // Each of these goes on where an attempt before left off: what it made complete is not touched
+    // again, for what follows may have changed what it read.
+    if (!put_back_) {
+      for (const recovery::KeptCopy& copy : frontier_.copies) {
+        if (StepResult result = copy_now(copy.range.begin, copy.copy, copy.range);
+            result.end != recovery::StepEnd::kDone) {
+          return result;
+        }
       }
+      put_back_ = true;
     }
-    if (!frontier_.copies.empty()) {
-      if (const Answer answer = wait_for_all(); !answer.ok()) {
-        return failed(answer.sent, answer.code, "memory could not be put back: " + words(answer));
+    if (saved_) {
+      const auto layout = recovery::saved_layout(writes_[next_]);
+      for (std::size_t i = 0; i < writes_[next_].size(); ++i) {
+        const idempotency::Range& range = writes_[next_][i];
+        if (StepResult result =
+                copy_now(t_.globals_.translate(range.begin, range.end - range.begin),
+                         keep_ + layout.offsets[i], range);
+            result.end != recovery::StepEnd::kDone) {
+          return result;
+        }
       }
+      saved_ = false;
     }
     // What was issued anew runs on. The last check of another stream's launch fills what that may
     // write with noise, bounded by whole allocations: nothing else may run then.
-    bool running = false;
-    for (std::size_t i = 0; i < frontier_.to_do.size(); ++i) {
+    for (std::size_t i = next_; i < frontier_.to_do.size(); ++i) {
       LoggedLaunch launch = frontier_.to_do[i];
       t_.globals_.translate_arguments(launch.launch.arguments);
       const auto& name = static_cast<const Kernel*>(launch.kernel)->name;
@@ -747,40 +756,25 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
         return StepResult::decline("`" + name + "` could not be loaded: " + words(answer));
       }
       if (!frontier_.may_have_run[i]) {
+        running_ = true;
         const Answer answer = link_->launch(launch.launch);
         if (!answer.ok()) {
           return failed(answer.sent, answer.code, "`" + name + "`: " + words(answer));
         }
-        running = true;
         continue;
       }
-      if (running) {
-        if (const Answer answer = wait_for_all(); !answer.ok()) {
-          return failed(answer.sent, answer.code, words(answer));
-        }
-        running = false;
+      if (StepResult result = wait_until(i); result.end != recovery::StepEnd::kDone) {
+        return result;
       }
-      recovery::RemoteReplay replay;
-      replay.launch = launch.launch;
-      replay.seed = request_.seed + i;
-      for (const auto& range : writes_[i]) {
-        const std::uint64_t size = range.end - range.begin;
-        replay.begins.push_back(t_.globals_.translate(range.begin, size));
-        replay.ends.push_back(replay.begins.back() + size);
+      if (StepResult result = replay_one(i, launch.launch);
+          result.end != recovery::StepEnd::kDone) {
+        return result;
       }
-      const recovery::ReplayAnswer answer = link_->replay(replay);
-      if (!answer.sent) {
-        return failed(false, 0, answer.reason);
-      }
-      if (answer.refused) {
-        return StepResult::refuse(answer.reason);
-      }
-      if (!answer.recovered) {
-        return failed(true, answer.code, answer.reason);
-      }
+      next_ = i + 1;
     }
-    if (const Answer answer = wait_for_all(); !answer.ok()) {
-      return failed(answer.sent, answer.code, words(answer));
+    if (StepResult result = wait_until(frontier_.to_do.size());
+        result.end != recovery::StepEnd::kDone) {
+      return result;
     }
     for (const LoggedLaunch& launch : frontier_.to_do) {
       if (std::string why = t_.globals_.refresh(t_.standby_for_globals(),
@@ -805,6 +799,9 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
     t_.parts_.steering.set_sink(&t_);
     t_.parts_.steering.set_taken_over(true);
     t_.epoch_.fetch_add(1);
+    if (keep_ != 0) {
+      t_.parts_.steering.free(keep_);
+    }
     return StepResult::done();
   }
 
@@ -817,6 +814,77 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
   }
 
  private:
+  // What was issued anew before the i-th is complete.
+  StepResult wait_until(std::size_t i) {
+    if (running_) {
+      if (const Answer answer = wait_for_all(); !answer.ok()) {
+        return failed(answer.sent, answer.code, words(answer));
+      }
+      running_ = false;
+    }
+    next_ = i;
+    return StepResult::done();
+  }
+
+  StepResult copy_now(std::uint64_t to, std::uint64_t from, const idempotency::Range& range) {
+    const Answer answer = link_->copy(to, from, range.end - range.begin,
+                                      reinterpret_cast<std::uint64_t>(CU_STREAM_LEGACY), false);
+    return answer.ok() ? StepResult::done()
+                       : failed(answer.sent, answer.code,
+                                "memory could not be put back or saved: " + words(answer));
+  }
+
+  StepResult replay_one(std::size_t i, const recovery::RemoteLaunch& launch) {
+    recovery::RemoteReplay replay;
+    replay.launch = launch;
+    replay.seed = request_.seed + i;
+    // What the last check overwrites must outlive a standby that ends in the middle of it.
+    const auto layout = recovery::saved_layout(writes_[i]);
+    for (std::size_t n = 0; keep_ != 0 && n < writes_[i].size(); ++n) {
+      if (StepResult result = copy_now(
+              keep_ + layout.offsets[n],
+              t_.globals_.translate(writes_[i][n].begin, writes_[i][n].end - writes_[i][n].begin),
+              writes_[i][n]);
+          result.end != recovery::StepEnd::kDone) {
+        return result;
+      }
+    }
+    saved_ = keep_ != 0;
+    replay.saved = keep_;
+    for (const auto& range : writes_[i]) {
+      const std::uint64_t size = range.end - range.begin;
+      replay.begins.push_back(t_.globals_.translate(range.begin, size));
+      replay.ends.push_back(replay.begins.back() + size);
+    }
+    lost_ = keep_ == 0;
+    const recovery::ReplayAnswer answer = link_->replay(replay);
+    if (!answer.sent) {
+      return failed(false, 0, answer.reason);
+    }
+    if (answer.refused) {
+      return StepResult::refuse(answer.reason);
+    }
+    if (!answer.recovered) {
+      return failed(true, answer.code, answer.reason);
+    }
+    saved_ = false;
+    lost_ = false;
+    return StepResult::done();
+  }
+
+  // Memory in the arena for what a last check overwrites; without it there is one attempt.
+  void make_keep() {
+    std::uint64_t size = 0;
+    for (const auto& writes : writes_) {
+      size = std::max(size, recovery::saved_layout(writes).size);
+    }
+    CUdeviceptr address = 0;
+    if (size != 0 && request_.max_attempts > 1 &&
+        t_.parts_.steering.allocate(&address, size) == CUDA_SUCCESS) {
+      keep_ = address;
+    }
+  }
+
   Answer wait_for_all() {
     cuCtxSynchronize_v2_params params{};
     std::vector<std::byte> results;
@@ -833,7 +901,8 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
 
   StepResult failed(bool sent, std::int32_t code, const std::string& why) const {
     if (sent && code == request_.code) {
-      return StepResult::repeats("the same error came again: " + why);
+      // How far those came that nobody waited for is not known.
+      return StepResult::repeats("the same error came again: " + why, running_ || lost_);
     }
     return sent ? StepResult::refuse("re-execution failed: " + why)
                 : StepResult::decline("the standby ended during the re-execution: " + why);
@@ -948,6 +1017,12 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
   std::vector<std::vector<idempotency::Range>> writes_;  // of each to do
   recovery::StandbyLink* link_ = nullptr;
   bool warm_used_ = false;
+  bool put_back_ = false;  // the copies of the frontier
+  std::size_t next_ = 0;   // so many of those to do are complete
+  bool running_ = false;   // some behind these have been issued anew
+  std::uint64_t keep_ = 0;
+  bool saved_ = false;  // what the next one overwrites is there
+  bool lost_ = false;   // it is nowhere
 };
 
 TakeoverReport Takeover::take_over(const TakeoverRequest& request) {

@@ -662,6 +662,9 @@ Outcome Standby::replay(const RemoteReplay& wanted, protocol::ReplayResult& resu
   if (Outcome o = stream_of(wanted.launch.stream, stream); o.code != CUDA_SUCCESS) {
     return o;
   }
+  if (wanted.saved != 0 && !sensible(wanted.saved, saved_layout(writes).size)) {
+    return bad("a saved content that cannot be");
+  }
   // The marker stands for the whole of it.
   RemoteLaunch once = wanted.launch;
   once.marker = 0;
@@ -673,7 +676,8 @@ Outcome Standby::replay(const RemoteReplay& wanted, protocol::ReplayResult& resu
   };
   relaunch.stream = stream;
   relaunch.max_attempts = 1;
-  const Result done = recovery::replay(driver_.common, ops_, relaunch, writes, wanted.seed);
+  const Result done = recovery::replay(driver_.common, ops_, relaunch, writes, wanted.seed,
+                                       device_pointer(wanted.saved));
   result.recovered = done.recovered;
   result.refused = done.refused;
   result.reason = done.reason;

@@ -181,7 +181,8 @@ class GlobalsTest : public testing::Test {
   ImageStore images_;
   Objects objects_;
   std::atomic<std::uint32_t> word_{0};
-  recovery::StreamLog log_{1, &word_};
+  recovery::LaunchLog all_;
+  recovery::StreamLog log_{all_, 1, &word_};
   std::function<void()> work_;
 };
 

@@ -245,6 +245,42 @@ TEST(LaunchLogTest, CopiesTakeThePlaceOfMarkersWhereMemoryIsRewritten) {
   EXPECT_EQ(log.log.unmarked(), 0U);
 }
 
+// A copy that could not be made: the launch that needed it was refused too (the context is dead),
+// or ran all the same.
+TEST(LaunchLogTest, WithoutItsCopyALaunchSpoilsItsRegion) {
+  for (const bool taken : {false, true}) {
+    Log log;
+    StreamLog& stream = log.log.stream(10, 0);
+    const AccessSets there = sets_of(1, {0, 512}, {512, 1024}),
+                     back = sets_of(2, {512, 1024}, {0, 512});
+    bool failed = false;
+    for (int i = 0; !failed; ++i) {
+      ASSERT_LT(i, 100);
+      if (stream.wants_store()) {
+        stream.give_store(0x10000, 4096);
+      }
+      auto launch = log.begin(10, true, i % 2 == 0 ? &there : &back);
+      if (launch.issue.mark_before) {
+        log.complete(10, *launch.issue.mark_before);
+      }
+      if (!launch.issue.keep.empty()) {
+        failed = true;
+        stream.copies_failed(launch.issue.keep.front().marker);
+        launch.end(taken);
+        // A later number does not make it one that is there.
+        log.complete(10, launch.issue.keep.front().marker);
+      } else {
+        launch.end();
+      }
+    }
+    const Frontier frontier = log.frontier();
+    EXPECT_EQ(frontier.recoverable, !taken) << frontier.reason;
+    EXPECT_TRUE(frontier.copies.empty());
+    EXPECT_FALSE(frontier.to_do.empty());
+    EXPECT_TRUE(log.begin(10, true, &there).issue.mark_before) << "nobody joins that region";
+  }
+}
+
 // Where the rewritten memory is large, a marker is cheaper, and no store is asked for.
 TEST(LaunchLogTest, LargeMemoryIsNotCopied) {
   Log log;
