@@ -52,6 +52,7 @@ void StreamLog::end_region() {
 
 void StreamLog::start_region(Issue& issue) {
   end_region();
+  forget_complete();
   if (unmarked_.load(std::memory_order_relaxed) && issuing_ == 0 && word_ != nullptr) {
     // Whoever issues next is this thread, so it comes behind all that there is.
     issue.mark_before = next_number_ - 1;
@@ -74,7 +75,6 @@ bool StreamLog::place(const LaunchTraits& traits, Issue& issue, Keep keep) {
   issue.mark_before.reset();
   issue.keep.clear();
   issue.mark_behind = false;
-  forget_complete();
   if (issuing_ > 0) {
     // Whoever is issuing has a record among these.
     for (std::uint64_t i = head_; i != tail_.load(std::memory_order_relaxed); ++i) {
@@ -221,6 +221,9 @@ void StreamLog::void_open_region() {
 
 LoggedLaunch& StreamLog::append(std::uint64_t order, const LaunchTraits& traits, Issue& issue) {
   const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
+  if (tail - head_ == ring_.size()) {
+    forget_complete();
+  }
   if (tail - head_ == ring_.size()) {
     std::vector<LoggedLaunch> larger(ring_.size() * 2);
     for (std::uint64_t i = head_; i != tail; ++i) {

@@ -11,6 +11,7 @@
 #include <shared_mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -69,6 +70,24 @@ struct LaunchTraits {
 };
 
 class LaunchLog;
+
+// Held for some tens of instructions, at every launch: a mutex costs more than what it guards.
+class SpinLock {
+ public:
+  void lock() {
+    for (int spins = 0; locked_.exchange(true, std::memory_order_acquire);) {
+      while (locked_.load(std::memory_order_relaxed)) {
+        if (++spins > 100) {
+          std::this_thread::yield();  // its holder may not be running
+        }
+      }
+    }
+  }
+  void unlock() { locked_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> locked_{false};
+};
 
 // The launches of one stream. Thread-safe. The functions that come in pairs enclose what the caller
 // does in the stream; a thread that does both is in the stream between them, and what two threads
@@ -177,7 +196,7 @@ class StreamLog {
   LaunchLog& all_;
   const std::uint64_t stream_;
   std::atomic<std::uint32_t>* const word_;
-  std::mutex mutex_;
+  SpinLock mutex_;
   // A ring whose entries keep their buffers, so that a launch allocates nothing once warm.
   std::vector<LoggedLaunch> ring_{8};
   std::uint64_t head_ = 0;  // the oldest

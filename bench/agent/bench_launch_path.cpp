@@ -6,6 +6,7 @@
 //
 //   same     one kernel, the same arguments
 //   changing one kernel, another of four sets of arguments at each launch
+//   turns    one kernel, two buffers in turn: each launch overwrites what the one before has read
 //   kernels  eight kernels in turn
 //   cold     as `changing`, but before each launch as much other data is touched as the first-level
 //            cache holds, as by a driver that does its work meanwhile
@@ -28,6 +29,7 @@ namespace {
 
 constexpr int kKernels = 8;
 constexpr int kSets = 4;
+constexpr int kTurns = kSets;  // two more, of the same two buffers
 constexpr std::size_t kEvicted = 64 << 10;
 
 std::string kernels_ptx() {
@@ -84,7 +86,7 @@ struct Arguments {
 struct Launcher {
   CUcontext context = nullptr;
   CUfunction functions[kKernels] = {};
-  Arguments sets[kSets];
+  Arguments sets[kSets + 2];
   std::uint32_t correlation = 1U << 30;  // not one that a real call has
 
   // One launch as CUPTI tells it.
@@ -112,12 +114,13 @@ struct Launcher {
   }
 };
 
-enum class Shape { kSame, kChanging, kKernels, kCold };
+enum class Shape { kSame, kChanging, kTurns, kKernels, kCold };
 constexpr struct {
   Shape shape;
   const char* name;
 } kShapes[] = {{Shape::kSame, "same"},
                {Shape::kChanging, "changing"},
+               {Shape::kTurns, "turns"},
                {Shape::kKernels, "kernels"},
                {Shape::kCold, "cold"}};
 
@@ -129,7 +132,9 @@ double ns_per_launch(Launcher& launcher, Shape shape, CUpti_CallbackFunc callbac
       evict();
     }
     CUfunction const function = launcher.functions[shape == Shape::kKernels ? i % kKernels : 0];
-    Arguments& arguments = launcher.sets[shape == Shape::kSame ? 0 : i % kSets];
+    Arguments& arguments = launcher.sets[shape == Shape::kSame    ? 0
+                                         : shape == Shape::kTurns ? kTurns + i % 2
+                                                                  : i % kSets];
     launcher.launch(callback, userdata, function, arguments.pointers);
   }
   return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start)
@@ -176,8 +181,13 @@ int main(int argc, char** argv) {
     CALL(cuModuleGetFunction, &launcher.functions[k], module, ("copy" + std::to_string(k)).c_str());
   }
   for (Arguments& set : launcher.sets) {
-    CALL(cuMemAlloc, &set.in, 4096);
-    CALL(cuMemAlloc, &set.out, 4096);
+    if (&set == &launcher.sets[kTurns + 1]) {
+      set.in = launcher.sets[kTurns].out;
+      set.out = launcher.sets[kTurns].in;
+    } else {
+      CALL(cuMemAlloc, &set.in, 4096);
+      CALL(cuMemAlloc, &set.out, 4096);
+    }
     set.pointers[0] = &set.in;
     set.pointers[1] = &set.out;
     set.pointers[2] = &set.n;

@@ -31,7 +31,7 @@ const T& as(const void* params) {
 }
 
 bool sticky(CUresult code) {
-  return classifier::is_sticky(static_cast<std::int32_t>(code));
+  return code != CUDA_SUCCESS && classifier::is_sticky(static_cast<std::int32_t>(code));
 }
 
 std::string lost(const std::string& name) {

@@ -115,7 +115,7 @@ CUstream stream_of(const driver_api::Call& call, std::uint32_t cbid, const void*
 }
 
 bool sticky(CUresult code) {
-  return classifier::is_sticky(static_cast<std::int32_t>(code));
+  return code != CUDA_SUCCESS && classifier::is_sticky(static_cast<std::int32_t>(code));
 }
 
 // A shared file of zeros, mapped where no other process of ours is likely to have something.
@@ -264,7 +264,9 @@ void Takeover::begin_launch(ThreadState& state, const Kernel& kernel, const Laun
       under_way.injection == nullptr && !active()
           ? under_way.gathered
           : gather_arguments(kernel, launch.kernel_params, launch.extra, state.arguments);
-  Globals::release(under_way.variables);
+  if (!under_way.variables.empty()) {
+    Globals::release(under_way.variables);
+  }
   globals_.begin_launch(kernel, gathered ? state.arguments : std::span<const std::byte>{}, stream,
                         log, under_way.variables);
   if (log.wants_store() && !active()) {
@@ -289,7 +291,8 @@ void Takeover::begin_launch(ThreadState& state, const Kernel& kernel, const Laun
     std::copy_n(launch.block, 3, remote.block);
     remote.shared_bytes = launch.shared_bytes;
     remote.cooperative = launch.form == Hook::kLaunchCooperative;
-    remote.arguments.assign(state.arguments.begin(), state.arguments.end());
+    remote.arguments.resize(state.arguments.size());
+    std::memcpy(remote.arguments.data(), state.arguments.data(), state.arguments.size());
     remote.attributes.clear();
     remote.marker = reinterpret_cast<std::uint64_t>(log.word());
     if (!gathered) {
@@ -320,8 +323,9 @@ void Takeover::end_launch(ThreadState& state, bool taken, bool mark) {
   if (log == nullptr) {
     return;
   }
-  if (taken && mark && !active()) {
-    globals_.copy(state.call.variables, reinterpret_cast<CUstream>(log->stream()));
+  auto& variables = state.call.variables;
+  if (!variables.empty() && taken && mark && !active()) {
+    globals_.copy(variables, reinterpret_cast<CUstream>(log->stream()));
   }
   state.call.followed = taken;
   if (taken && state.call.kernel != nullptr) {
@@ -330,7 +334,9 @@ void Takeover::end_launch(ThreadState& state, bool taken, bool mark) {
   const bool marked = taken && mark && state.call.issue.mark_behind &&
                       (active() || this->mark(*log, state.call.issue.number));
   log->end(state.call.issue.number, taken, marked);
-  Globals::release(state.call.variables);
+  if (!variables.empty()) {
+    Globals::release(variables);
+  }
 }
 
 CUresult Takeover::follow_launch(ThreadState& state, const Kernel& kernel,

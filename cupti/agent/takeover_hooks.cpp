@@ -19,7 +19,7 @@ bool is_launch(const driver_api::Call& call) {
 constexpr int kMaxFaultsOfACall = 3;
 
 bool sticky(CUresult code) {
-  return classifier::is_sticky(static_cast<std::int32_t>(code));
+  return code != CUDA_SUCCESS && classifier::is_sticky(static_cast<std::int32_t>(code));
 }
 
 }  // namespace

@@ -13,7 +13,6 @@
 #include <map>
 #include <memory>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -246,23 +245,6 @@ class Model {
   // Whether the program would race: an operation under way that nothing orders before one on
   // `stream` touches the same bytes.
   bool races(const ModelKernel& kernel, std::size_t stream) const {
-    std::vector<std::size_t> open;
-    if (last_[stream]) {
-      open.push_back(*last_[stream]);
-    }
-    for (std::size_t other = 0; other < kStreams; ++other) {
-      if ((stream == 0 || other == 0) && last_[other]) {
-        open.push_back(*last_[other]);
-      }
-    }
-    std::set<std::size_t> ordered;
-    while (!open.empty()) {
-      const std::size_t at = open.back();
-      open.pop_back();
-      if (ordered.insert(at).second) {
-        open.insert(open.end(), operations_[at].after.begin(), operations_[at].after.end());
-      }
-    }
     // What only our own markers order is not the program's doing.
     for (std::size_t i = 0; i < launches_.size(); ++i) {
       const auto& launch = launches_[i];
