@@ -8,8 +8,8 @@ drawn anew for each repetition (the seed is fixed and printed):
   native    alone
   empty     with bench/libempty_callback.so: CUPTI callbacks on the launch calls that do nothing
   replay    gpurecover run --level replay --standby off: recovery in place
-  takeover  gpurecover run (the default): besides, a log of what is under way, with a marker behind
-            each launch, so that a sticky error can be survived
+  takeover  gpurecover run (the default): besides, a log of what is under way, with markers and
+            copies where they are needed, so that a sticky error can be survived
 
 and in two shapes:
 
@@ -23,12 +23,12 @@ up to --repetitions or --seconds, whichever comes first.
 Prints the median time per launch of each, the ratio to native, and the difference to `empty`: the
 median of the differences within each repetition, and the interval that holds the true median with
 95 % confidence (order statistics: no assumption on how the times are distributed). Both `replay`
-and `takeover`, which pays for a marker behind every launch in this version, are held against the
-budget of 0.3 us. The verdict is the median's; where the interval reaches across the budget, the
+and `takeover` are held against the budget of 0.3 us. The verdict is the median's; where the interval reaches across the budget, the
 verdict says so.
 
 At last, where bench_launch_path is there, what the agent's own code costs in process, its callback
-called directly and with --standby off: of the difference, the part that is the agent's instructions.
+called directly: of the difference, the part that is the agent's instructions (and, in `takeover`, the
+markers and copies that it asks the driver for).
 
 Exit status: 0 within the budget, 1 above it, 2 not measured.
 """
@@ -129,14 +129,13 @@ def median_interval(values):
     return (ordered[rank - 1], ordered[n - rank]) if rank > 0 else None
 
 
-def in_process(args):
+def in_process(args, options):
     """What bench_launch_path says: {shape: ns above an empty callback}; None if it is not there."""
     program = os.path.join(args.stage, "bench", "bench_launch_path")
     if not os.path.exists(program):
         return None
-    # Without a standby: with one, the agent asks the driver for a marker at each launch.
-    status, out, err = run_once([args.gpurecover, "run", "-q", "--level", "replay", "--standby", "off",
-                                 "--", program], dict(os.environ), args.timeout)
+    status, out, err = run_once([args.gpurecover, "run", "-q", *options, "--", program],
+                                dict(os.environ), args.timeout)
     rows = re.findall(r"^(\w+) +[0-9.]+ +[0-9.]+ +(-?[0-9.]+)$", out, re.M)
     if status != 0 or not rows:
         raise NotMeasured("bench_launch_path: exit %d: %s" % (status, (err or out).strip()[-400:]))
@@ -247,7 +246,7 @@ def main():
                         checksums.add(checksum)
         if len(checksums) != 1:
             raise NotMeasured("results differ between runs: %s" % sorted(checksums))
-        own_code = in_process(args)
+        own_code = {way: in_process(args, options) for way, options in LEVELS.items()}
     except (NotMeasured, OSError, ValueError, KeyError) as problem:
         print("launch_overhead: not measured: %s" % problem, file=sys.stderr)
         return 2
@@ -263,9 +262,11 @@ def main():
             result["date"], result["card"], args.app, args.launches, args.warmup,
             result["repetitions"], SEED,
             "on cores %d and %d" % tuple(cores) if cores else "on any core", table(result))
-    if own_code:
-        text += "\nthe agent's own code, in process, above an empty callback: %s\n" % ", ".join(
-            "%s %.0f ns" % row for row in own_code.items())
+    for way, rows in own_code.items():
+        if rows:
+            text += "\nthe agent's own code in process, above an empty callback, %s: %s" % (
+                way, ", ".join("%s %.0f ns" % row for row in rows.items()))
+    text += "\n"
     print(text, end="")
     for path, content in ((args.json, json.dumps(result, indent=1) + "\n"), (args.text, text)):
         if path:

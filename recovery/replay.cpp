@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "recovery/replay.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace gpurecover::recovery {
@@ -75,24 +77,50 @@ Result retry(const Relaunch& relaunch) {
   return result;
 }
 
+bool ReplayBuffers::grow_one(std::unique_ptr<driver_api::Scratch>& buffer, std::uint64_t& has,
+                             std::uint64_t wanted) {
+  wanted = std::max<std::uint64_t>(wanted, sizeof(std::uint64_t));
+  if (buffer != nullptr && has >= wanted) {
+    return true;
+  }
+  buffer.reset();  // first, for there may not be room for both
+  has = 0;
+  auto larger = std::make_unique<driver_api::Scratch>(driver_);
+  if (!larger->allocate(wanted)) {
+    return false;
+  }
+  buffer = std::move(larger);
+  has = wanted;
+  return true;
+}
+
+bool ReplayBuffers::grow(std::uint64_t saved, std::uint64_t first) {
+  return grow_one(saved_, saved_size_, saved) && grow_one(first_, first_size_, first) &&
+         grow_one(counter_, counter_size_, sizeof(std::uint64_t));
+}
+
+Result replay(const driver_api::Driver& driver, driver_api::DeviceOps& ops,
+              const Relaunch& relaunch, std::span<const Range> writes, std::uint64_t seed) {
+  ReplayBuffers buffers(driver);
+  return replay(driver, ops, relaunch, writes, seed, buffers);
+}
+
 Result replay(const driver_api::Driver& driver, driver_api::DeviceOps& ops,
               const Relaunch& relaunch, std::span<const Range> writes, std::uint64_t seed,
-              CUdeviceptr already_saved) {
+              ReplayBuffers& buffers, const Keep& keep) {
   Result result;
   const CUstream stream = relaunch.stream;
   const Layout layout(writes);
-  driver_api::Scratch own(driver);
-  driver_api::Scratch first(driver);
-  driver_api::Scratch counter(driver);
-  if ((already_saved == 0 && !own.allocate(layout.size())) || !first.allocate(layout.size()) ||
-      !counter.allocate(sizeof(std::uint64_t))) {
+  if (!buffers.grow(keep.memory == 0 ? layout.size() : 0, layout.size())) {
     result.refused = true;
     result.reason = "no scratch memory for the last check (" +
                     std::to_string(2 * layout.size() / (1 << 20)) + " MiB)";
     return result;
   }
 
-  const CUdeviceptr saved = already_saved != 0 ? already_saved : own.get();
+  const CUdeviceptr saved = keep.memory != 0 ? keep.memory : buffers.saved();
+  const CUdeviceptr first = buffers.first();
+  const CUdeviceptr counter = buffers.counter();
   const auto copy_out = [&](CUdeviceptr to) {
     return layout.for_each([&](CUdeviceptr data, std::uint64_t at, std::uint64_t size) {
       return driver.cuMemcpyDtoDAsync(to + at, data, size, stream);
@@ -111,19 +139,13 @@ Result replay(const driver_api::Driver& driver, driver_api::DeviceOps& ops,
     CUresult code = layout.for_each([&](CUdeviceptr data, std::uint64_t at, std::uint64_t size) {
       return ops.noise(stream, data, size, seed + at, flip);
     });
-    if (code == CUDA_SUCCESS) {
-      code = relaunch.launch();
-    }
-    // Synchronized each time: if the kernel fails again, this says at which run.
-    if (code == CUDA_SUCCESS) {
-      code = driver.cuStreamSynchronize(stream);
-    }
-    return code;
+    return code == CUDA_SUCCESS ? relaunch.launch() : code;
   };
 
-  CUresult code = already_saved == 0 ? copy_out(saved) : CUDA_SUCCESS;
-  if (code == CUDA_SUCCESS) {
-    code = driver.cuStreamSynchronize(stream);
+  CUresult code = copy_out(saved);
+  if (code == CUDA_SUCCESS && keep.word != 0) {
+    code =
+        driver.cuStreamWriteValue32(stream, keep.word, keep.value, CU_STREAM_WRITE_VALUE_DEFAULT);
   }
   if (code != CUDA_SUCCESS) {
     result.refused = true;
@@ -134,12 +156,29 @@ Result replay(const driver_api::Driver& driver, driver_api::DeviceOps& ops,
   while (result.attempts < relaunch.max_attempts) {
     ++result.attempts;
     wait_before(relaunch, result.attempts);
+    // Waited for once, at the end: a region has many launches.
     code = run_over_noise(false);
     if (code == CUDA_SUCCESS) {
-      code = copy_out(first.get());
+      code = copy_out(first);
     }
     if (code == CUDA_SUCCESS) {
       code = run_over_noise(true);
+    }
+    if (code == CUDA_SUCCESS) {
+      code = driver.cuMemsetD8Async(counter, 0, sizeof(std::uint64_t), stream);
+    }
+    if (code == CUDA_SUCCESS) {
+      code = layout.for_each([&](CUdeviceptr data, std::uint64_t at, std::uint64_t size) {
+        return ops.merge(stream, data, first + at, saved + at, size, seed + at, counter);
+      });
+    }
+    std::uint64_t differing = 0;
+    if (code == CUDA_SUCCESS) {
+      code = driver.cuMemcpyDtoHAsync(&differing, counter, sizeof differing, stream);
+    }
+    // Also after an error: what has been enqueued may still write.
+    if (const CUresult waited = driver.cuStreamSynchronize(stream); code == CUDA_SUCCESS) {
+      code = waited;
     }
     if (code != CUDA_SUCCESS) {
       result.repeats = static_cast<std::int32_t>(code) == relaunch.code;
@@ -149,31 +188,15 @@ Result replay(const driver_api::Driver& driver, driver_api::DeviceOps& ops,
       }
       continue;
     }
-
-    std::uint64_t differing = 0;
-    code = driver.cuMemsetD8Async(counter.get(), 0, sizeof differing, stream);
-    if (code == CUDA_SUCCESS) {
-      code = layout.for_each([&](CUdeviceptr data, std::uint64_t at, std::uint64_t size) {
-        return ops.merge(stream, data, first.get() + at, saved + at, size, seed + at,
-                         counter.get());
-      });
-    }
-    if (code == CUDA_SUCCESS) {
-      code = driver.cuMemcpyDtoHAsync(&differing, counter.get(), sizeof differing, stream);
-    }
-    if (code == CUDA_SUCCESS) {
-      code = driver.cuStreamSynchronize(stream);
-    }
-    if (code == CUDA_SUCCESS && differing == 0) {
+    if (differing == 0) {
       result.recovered = true;
       result.reason.clear();
       return result;
     }
     put_back();
     result.refused = true;
-    result.reason = code != CUDA_SUCCESS ? "the last check failed: " + driver_error(driver, code)
-                                         : "last check: two re-executions disagree in " +
-                                               std::to_string(differing) + " bytes";
+    result.reason =
+        "last check: two re-executions disagree in " + std::to_string(differing) + " bytes";
     return result;
   }
   return result;

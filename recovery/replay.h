@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,13 +46,41 @@ struct SavedLayout {
 };
 SavedLayout saved_layout(std::span<const idempotency::Range> ranges);
 
+// Buffers of a replay, kept for the next one by whoever does many. Used by one thread at a time.
+class ReplayBuffers {
+ public:
+  explicit ReplayBuffers(const driver_api::Driver& driver) : driver_(driver) {}
+  // Makes room, bytes; false if there is none.
+  bool grow(std::uint64_t saved, std::uint64_t first);
+  CUdeviceptr saved() const { return saved_->get(); }
+  CUdeviceptr first() const { return first_->get(); }
+  CUdeviceptr counter() const { return counter_->get(); }
+
+ private:
+  bool grow_one(std::unique_ptr<driver_api::Scratch>& buffer, std::uint64_t& has,
+                std::uint64_t wanted);
+  const driver_api::Driver& driver_;
+  std::unique_ptr<driver_api::Scratch> saved_, first_, counter_;
+  std::uint64_t saved_size_ = 0, first_size_ = 0, counter_size_ = 0;
+};
+
+// Memory of the caller's that outlives the context, for what a last check overwrites.
+struct Keep {
+  CUdeviceptr memory =
+      0;                 // saved_layout's size; 0: none, what is overwritten dies with the context
+  CUdeviceptr word = 0;  // is given `value` when the contents are there
+  std::uint32_t value = 0;
+};
+
 // The kernel may have run in part and does not read what it writes: executes it again with the last
 // check of DESIGN section 5. `writes` are all bytes that it may write; nothing else may use them
 // meanwhile, so the caller has drained the device. On anything but success these bytes hold again
-// what they held at the call. The calling thread waits for the device. `saved`: a buffer where the
-// caller has put their contents, by saved_layout; 0: none, one is made.
+// what they held at the call, unless the context is lost. The calling thread waits for the device.
 Result replay(const driver_api::Driver& driver, driver_api::DeviceOps& ops,
               const Relaunch& relaunch, std::span<const idempotency::Range> writes,
-              std::uint64_t seed, CUdeviceptr saved = 0);
+              std::uint64_t seed, ReplayBuffers& buffers, const Keep& keep = {});
+Result replay(const driver_api::Driver& driver, driver_api::DeviceOps& ops,
+              const Relaunch& relaunch, std::span<const idempotency::Range> writes,
+              std::uint64_t seed);
 
 }  // namespace gpurecover::recovery

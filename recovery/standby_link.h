@@ -74,16 +74,21 @@ struct RemoteReplay {
   std::vector<std::uint64_t> begins;  // of the ranges that it may write
   std::vector<std::uint64_t> ends;
   std::uint64_t seed = 0;
-  // Where the content of the ranges has been saved, as `saved_layout` has it; 0: nowhere yet, and
-  // if the replay ends with the standby, it is lost.
-  std::uint64_t saved = 0;
+  // Where the contents of the ranges are to be saved (Keep of replay.h), and the word of shared
+  // host memory that is given `value` when they are there; 0: if the replay ends with the standby,
+  // they are lost.
+  std::uint64_t keep = 0;
+  std::uint64_t keep_word = 0;
+  std::uint32_t keep_value = 0;
   template <class Archive>
   void fields(Archive& a) {
     a(launch);
     a(begins);
     a(ends);
     a(seed);
-    a(saved);
+    a(keep);
+    a(keep_word);
+    a(keep_value);
   }
 };
 struct ReplayAnswer {

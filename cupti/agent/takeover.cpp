@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -33,6 +34,9 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::seconds(20);
 constexpr auto kShortPatience = std::chrono::milliseconds(50);
 constexpr auto kStandbyPatience = std::chrono::seconds(30);
+
+// For the words of the log, and one more for Keep.
+constexpr std::size_t kPage = 4096;
 
 // Of each stream that rewrites the same memory again and again, for copies of it.
 constexpr std::size_t kStoreBytes = 4 << 20;
@@ -198,7 +202,7 @@ bool Takeover::enable() {
   if (driver.cuDeviceGetUuid(&uuid, device) != CUDA_SUCCESS) {
     return impossible("its device could not be told");
   }
-  if (!make_shared_block(recovery::LaunchLog::kWordBytes, words_)) {
+  if (!make_shared_block(recovery::LaunchLog::kWordBytes + kPage, words_)) {
     return impossible("no memory for its markers");
   }
   const CUresult code =
@@ -845,25 +849,19 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
     replay.launch = launch;
     replay.seed = request_.seed + i;
     // What the last check overwrites must outlive a standby that ends in the middle of it.
-    const auto layout = recovery::saved_layout(writes_[i]);
-    for (std::size_t n = 0; keep_ != 0 && n < writes_[i].size(); ++n) {
-      if (StepResult result = copy_now(
-              keep_ + layout.offsets[n],
-              t_.globals_.translate(writes_[i][n].begin, writes_[i][n].end - writes_[i][n].begin),
-              writes_[i][n]);
-          result.end != recovery::StepEnd::kDone) {
-        return result;
-      }
+    if (keep_ != 0 && !writes_[i].empty()) {
+      replay.keep = keep_;
+      replay.keep_word = t_.words_.address + recovery::LaunchLog::kWordBytes;
+      replay.keep_value = ++t_.keep_value_;
     }
-    saved_ = keep_ != 0;
-    replay.saved = keep_;
     for (const auto& range : writes_[i]) {
       const std::uint64_t size = range.end - range.begin;
       replay.begins.push_back(t_.globals_.translate(range.begin, size));
       replay.ends.push_back(replay.begins.back() + size);
     }
-    lost_ = keep_ == 0;
     const recovery::ReplayAnswer answer = link_->replay(replay);
+    saved_ = replay.keep != 0 && keep_word() == replay.keep_value;
+    lost_ = replay.keep == 0 && !writes_[i].empty();
     if (!answer.sent) {
       return failed(false, 0, answer.reason);
     }
@@ -876,6 +874,12 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
     saved_ = false;
     lost_ = false;
     return StepResult::done();
+  }
+
+  std::uint32_t keep_word() const {
+    return std::launder(reinterpret_cast<std::atomic<std::uint32_t>*>(
+                            t_.words_.address + recovery::LaunchLog::kWordBytes))
+        ->load(std::memory_order_acquire);
   }
 
   // Memory in the arena for what a last check overwrites; without it there is one attempt.

@@ -662,8 +662,9 @@ Outcome Standby::replay(const RemoteReplay& wanted, protocol::ReplayResult& resu
   if (Outcome o = stream_of(wanted.launch.stream, stream); o.code != CUDA_SUCCESS) {
     return o;
   }
-  if (wanted.saved != 0 && !sensible(wanted.saved, saved_layout(writes).size)) {
-    return bad("a saved content that cannot be");
+  if (wanted.keep != 0 && (!sensible(wanted.keep, saved_layout(writes).size) ||
+                           !sensible(wanted.keep_word, sizeof(std::uint32_t)))) {
+    return bad("a place for saved contents that cannot be");
   }
   // The marker stands for the whole of it.
   RemoteLaunch once = wanted.launch;
@@ -676,8 +677,11 @@ Outcome Standby::replay(const RemoteReplay& wanted, protocol::ReplayResult& resu
   };
   relaunch.stream = stream;
   relaunch.max_attempts = 1;
-  const Result done = recovery::replay(driver_.common, ops_, relaunch, writes, wanted.seed,
-                                       device_pointer(wanted.saved));
+  const Keep keep{device_pointer(wanted.keep), device_pointer(wanted.keep_word), wanted.keep_value};
+  // Replays come one at a time, by lanes of whichever thread.
+  const std::lock_guard lock(replay_mutex_);
+  const Result done =
+      recovery::replay(driver_.common, ops_, relaunch, writes, wanted.seed, replay_buffers_, keep);
   result.recovered = done.recovered;
   result.refused = done.refused;
   result.reason = done.reason;

@@ -14,6 +14,7 @@
 #include "cupti/protocol/channel.h"
 #include "cupti/protocol/standby.h"
 #include "recovery/call_codec.h"
+#include "recovery/replay.h"
 #include "recovery/standby/objects.h"
 #include "recovery/standby/standby_driver.h"
 #include "recovery/standby_link.h"
@@ -34,7 +35,8 @@ class Calls;
 // undefined, but for what the app's own call would have made the driver do.
 class Standby {
  public:
-  explicit Standby(const StandbyDriver& driver) : driver_(driver), ops_(driver.common) {}
+  explicit Standby(const StandbyDriver& driver)
+      : driver_(driver), ops_(driver.common), replay_buffers_(driver_.common) {}
 
   // One control message but kAddLane. Takes over the frame's descriptor.
   protocol::StandbyAnswer control(protocol::Frame& frame);
@@ -76,6 +78,8 @@ class Standby {
 
   const StandbyDriver& driver_;
   driver_api::DeviceOps ops_;
+  std::mutex replay_mutex_;
+  ReplayBuffers replay_buffers_;
   Objects objects_;
 
   // Written by setup before ready_, then only read.

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuInit, devices, error names, entry points by name.
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -45,6 +47,7 @@ bool IsSet(const char* name) {
 
 /// GPURECOVER_SOFT_FAULT: "launch=2,block=0,thread=5,instr=17,error=700[,kernel=NAME][,healthy=1]",
 /// or flip-register=BIT, or flip-memory=ADDRESS:BIT, or hang=1 instead of error. Several with ';'.
+/// With first=FILE only in the one process that creates the file.
 void ArmFromEnvironment() {
   const char* text = getenv("GPURECOVER_SOFT_FAULT");
   if (!text || !*text)
@@ -58,7 +61,7 @@ void ArmFromEnvironment() {
     fault.size = sizeof fault;
     fault.launch = 1;
     fault.code = CUDA_ERROR_ILLEGAL_ADDRESS;
-    std::string kernel;
+    std::string kernel, first;
     bool good = !one.empty();
     for (size_t p = 0; p <= one.size() && good;) {
       const size_t comma = std::min(one.find(',', p), one.size());
@@ -76,6 +79,9 @@ void ArmFromEnvironment() {
       if (key == "kernel") {
         kernel = value;
         numeric = true;
+      } else if (key == "first") {
+        first = value;
+        numeric = !value.empty();
       } else if (key == "launch") {
         fault.launch = number;
       } else if (key == "block") {
@@ -105,6 +111,12 @@ void ArmFromEnvironment() {
       good = good && numeric;
     }
     fault.kernel = kernel.empty() ? nullptr : kernel.c_str();
+    if (good && !first.empty()) {
+      const int file = open(first.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+      if (file < 0)
+        continue;
+      close(file);
+    }
     if (!good || softgpu_hook_table.arm_fault(&fault) != CUDA_SUCCESS)
       Say("GPURECOVER_SOFT_FAULT: cannot read '" + one + "'; no fault is armed for it");
   }

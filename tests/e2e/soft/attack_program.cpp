@@ -19,6 +19,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -482,6 +483,30 @@ int stray() {
 
 }  // namespace
 
+// Launches that write half of their output's allocation; the third overwrites what the first has
+// read. Whatever is done again, and however often, the other halves are the program's.
+int halves() {
+  start();
+  const std::vector<unsigned> before[] = {numbers(1), numbers(3), numbers(5)};
+  const CUdeviceptr a = buffer(before[0]), b = buffer(before[1]), c = buffer(before[2]);
+  CUstream stream = nullptr;
+  MUST(CU(cuStreamCreate)(&stream, CU_STREAM_DEFAULT));
+  const std::pair<CUdeviceptr, CUdeviceptr> steps[] = {{b, a}, {c, b}, {a, c}};
+  for (auto [out, in] : steps) {
+    void* arguments[] = {&out, &in};
+    MUST(CU(cuLaunchKernel)(twice, kCount / kThreads / 2, 1, 1, kThreads, 1, 1, 0, stream,
+                            arguments, nullptr));
+  }
+  MUST(CU(cuStreamSynchronize)(stream));
+  std::vector<unsigned> wanted[] = {before[0], before[1], before[2]};
+  for (unsigned i = 0; i < kCount / 2; ++i) {
+    wanted[1][i] = 2 * before[0][i];
+    wanted[2][i] = 4 * before[0][i];
+    wanted[0][i] = 8 * before[0][i];
+  }
+  return verdict(holds(a, wanted[0]) && holds(b, wanted[1]) && holds(c, wanted[2]));
+}
+
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   const std::string option = argc > 2 ? argv[2] : "";
@@ -507,6 +532,8 @@ int main(int argc, char** argv) {
     return stray();
   } else if (mode == "ends") {
     return ends(option);
+  } else if (mode == "halves") {
+    return halves();
   }
   std::fprintf(stderr, "usage: attack_program MODE [OPTION]\n");
   return 64;

@@ -11,6 +11,7 @@ import unittest
 
 GPURECOVER = os.environ["GPURECOVER"]
 PROGRAM = os.environ["ATTACK_PROGRAM"]
+ECC = 214
 OUTCOMES = ("recovered", "returned", "refused", "declined", "not_fired", "silent")
 
 
@@ -52,6 +53,34 @@ class Attack(unittest.TestCase):
         for kind in "ecc", "oom":
             totals = self.check(Run("forms", inject=self.every(kind=kind)))
             self.assertEqual(totals["recovered"], 25)
+
+    def test_a_fault_that_comes_again_in_the_standby(self):
+        """In the middle of a last check, which has filled what a launch may write with noise; the next
+        standby goes on where that one ended."""
+        self.assertEqual(Run("halves").code, 0)
+        attempts = set()
+        for first in 1, 2, 3:
+            for again in range(1, 7):
+                with self.subTest(first=first, again=again), tempfile.TemporaryDirectory() as folder:
+                    # The program's own fault, and one of the first standby that comes so far.
+                    os.environ["GPURECOVER_SOFT_FAULT"] = \
+                        f"kernel=twice,launch={again},block=3,thread=1,instr=9,error={ECC},first={folder}/once"
+                    try:
+                        run = Run(shell=["env", f"GPURECOVER_SOFT_FAULT=launch={first},block=5,thread=2,instr=11,error={ECC}",
+                                         PROGRAM, "halves"])
+                    finally:
+                        del os.environ["GPURECOVER_SOFT_FAULT"]
+                    self.assertNotEqual(run.code, 1, "silently wrong: " + run.out + run.err)
+                    record, = run.summary["faults"]
+                    if run.code == 0:
+                        self.assertEqual(record["outcome"], "recovered-takeover")
+                        attempts.add(record["attempts"])
+                        if pathlib.Path(folder, "once").exists() and record["attempts"] == 2:
+                            self.assertTrue(record["repeats"])
+                    else:
+                        # It failed in a launch that was issued anew and waited for by nobody.
+                        self.assertEqual((record["outcome"], record["repeats"]), ("returned", True), run.err)
+        self.assertEqual(attempts, {1, 2})
 
     def test_a_refused_error_comes_once_and_what_follows_it_is_not_done(self):
         for look in "sync", "stream-query", "event-query", "copy", "free":
