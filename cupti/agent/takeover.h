@@ -217,7 +217,7 @@ class Takeover final : public Steering::Sink {
   StandbyKeeper keeper_;  // of a warm standby
   // The words of the log, shared with the standby.
   SharedHost words_{};
-  std::uint32_t keep_value_ = 0;  // the last one given out (recovery::Keep)
+  std::uint32_t keep_value_ = 0;         // the last one given out (recovery::Keep)
   std::atomic<bool> launched_{false};    // since the last drain
   std::atomic<bool> unfinished_{false};  // work that was not waited for to its end
   std::atomic<bool> impatient_{false};   // an endless wait has been met before
