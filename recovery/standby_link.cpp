@@ -316,22 +316,65 @@ struct StandbyLink::State {
   template <class Message>
   Answer ask(MessageType type, const Message& message, int fd,
              protocol::StandbyAnswer* more = nullptr) {
-    if (abandoned) {
-      return gone();
-    }
     const std::lock_guard lock(mutex);
-    if (process->dead()) {
-      Answer answer = gone();
-      if (!why.empty()) {
-        answer.reason += ": " + why;
+    Answer answer;
+    if (can_ask(answer)) {
+      answer = receive(channel.send(type, protocol::encode(message), patience, fd), more);
+    }
+    return answer;
+  }
+
+  // The same for several, which neither side's buffers may fill up with.
+  template <class Message>
+  Answer ask_many(MessageType type, std::span<const std::pair<Message, int>> messages) {
+    constexpr std::size_t kAtOnce = 16;
+    const std::lock_guard lock(mutex);
+    Answer first;
+    if (!can_ask(first)) {
+      return first;
+    }
+    first.sent = true;
+    while (!messages.empty()) {
+      const auto some = messages.first(std::min(messages.size(), kAtOnce));
+      messages = messages.subspan(some.size());
+      std::size_t sent = 0;
+      while (sent < some.size() &&
+             channel.send(type, protocol::encode(some[sent].first), patience, some[sent].second)) {
+        ++sent;
       }
-      return answer;
+      for (std::size_t i = 0; i < some.size(); ++i) {
+        const Answer answer = receive(i < sent, nullptr);
+        if (!answer.sent) {
+          return answer;
+        }
+        if (first.ok() && !answer.ok()) {
+          first = answer;
+        }
+      }
+      if (!first.ok()) {
+        break;
+      }
     }
+    return first;
+  }
+
+  // The mutex is held. False with the answer if there is nobody to ask.
+  bool can_ask(Answer& answer) {
+    if (!abandoned && !process->dead()) {
+      return true;
+    }
+    answer = gone();
+    if (!abandoned && !why.empty()) {
+      answer.reason += ": " + why;
+    }
+    return false;
+  }
+
+  // The mutex is held. The answer to what has been `sent`; without one, the standby is ended.
+  Answer receive(bool sent, protocol::StandbyAnswer* more) {
     protocol::Frame frame;
-    Channel::Status status = Channel::Status::kClosed;
-    if (channel.send(type, protocol::encode(message), patience, fd)) {
-      status = channel.receive(frame, patience);
-    }
+    const Channel::Status status =
+        sent ? channel.receive(frame, patience) : Channel::Status::kClosed;
     if (frame.fd >= 0) {
       ::close(frame.fd);
     }
@@ -508,18 +551,48 @@ void StandbyLink::abandon() {
   state_->channel.close();
 }
 
-Answer StandbyLink::setup(const StandbySetup& setup) {
+namespace {
+
+protocol::Setup setup_message(const StandbySetup& setup, bool later) {
   protocol::Setup message;
   message.device_uuid = setup.device_uuid;
   message.device = setup.device;
   message.context_flags = setup.context_flags;
   message.arena = setup.arena;
   message.arena_size = setup.arena_size;
-  return state_->ask(MessageType::kSetup, message, -1);
+  message.later = later;
+  return message;
+}
+
+}  // namespace
+
+Answer StandbyLink::setup(const StandbySetup& setup) {
+  return state_->ask(MessageType::kSetup, setup_message(setup, false), -1);
+}
+
+Answer StandbyLink::begin_setup(const StandbySetup& setup) {
+  return state_->ask(MessageType::kSetup, setup_message(setup, true), -1);
+}
+
+Answer StandbyLink::finish_setup(SetupTimes* times) {
+  protocol::StandbyAnswer more;
+  Answer answer = state_->ask(MessageType::kFinishSetup, State::Empty{}, -1, &more);
+  if (times != nullptr) {
+    *times = {more.context_ms, more.map_ms};
+  }
+  return answer;
 }
 
 Answer StandbyLink::map_memory(std::uint64_t address, std::uint64_t size, int fd) {
   return state_->ask(MessageType::kMapMemory, protocol::MemoryRange{address, size, 0}, fd);
+}
+
+Answer StandbyLink::map_memories(std::span<const Memory> memories) {
+  std::vector<std::pair<protocol::MemoryRange, int>> messages;
+  for (const Memory& memory : memories) {
+    messages.emplace_back(protocol::MemoryRange{memory.address, memory.size, 0}, memory.fd);
+  }
+  return state_->ask_many<protocol::MemoryRange>(MessageType::kMapMemory, messages);
 }
 
 Answer StandbyLink::unmap_memory(std::uint64_t address, std::uint64_t size) {
@@ -589,6 +662,13 @@ ReplayAnswer StandbyLink::replay(const RemoteReplay& replay) {
   out.code = result->code;
   out.reason = result->reason;
   return out;
+}
+
+Answer StandbyLink::prepare(std::uint64_t function) {
+  std::vector<std::byte> results;
+  protocol::PrepareLaunch message;
+  message.function = function;
+  return state_->ask_lane(LaneRequest::kPrepare, protocol::encode(message), results);
 }
 
 Answer StandbyLink::copy_in(std::uint64_t device, const void* host, std::uint64_t size,

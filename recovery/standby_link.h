@@ -123,9 +123,25 @@ class StandbyLink {
   // --- control ---
   // Makes the context. May be sent while the app still runs (warm).
   Answer setup(const StandbySetup& setup);
+  // The same in two parts, between which memory can be sent (map_memory, map_host), to be mapped
+  // once the context is there. The second waits for all of it and says what went wrong; what each
+  // part took goes into `times`, if it is given.
+  struct SetupTimes {
+    double context_ms = 0;
+    double map_ms = 0;
+  };
+  Answer begin_setup(const StandbySetup& setup);
+  Answer finish_setup(SetupTimes* times = nullptr);
   // Imports a descriptor of cuMemCreate memory and maps it at its address, accessible to the
   // device.
   Answer map_memory(std::uint64_t address, std::uint64_t size, int fd);
+  // Several, without waiting for each. The first failure's answer; the rest may be mapped or not.
+  struct Memory {
+    std::uint64_t address = 0;
+    std::uint64_t size = 0;
+    int fd = -1;
+  };
+  Answer map_memories(std::span<const Memory> memories);
   Answer unmap_memory(std::uint64_t address, std::uint64_t size);
   // Maps a shared file at the same address and registers it with `flags` of cuMemHostRegister.
   Answer map_host(std::uint64_t address, std::uint64_t size, std::uint32_t flags, int fd);
@@ -143,6 +159,9 @@ class StandbyLink {
   Answer call(std::span<const std::byte> encoded, std::vector<std::byte>& results);
   Answer launch(const RemoteLaunch& launch);
   ReplayAnswer replay(const RemoteReplay& replay);
+  // Loads what a launch of the function needs before there is one; of function 0, what a replay
+  // needs. Changes no memory of the app's.
+  Answer prepare(std::uint64_t function);
   // Copies in stream order between the standby's memory and ordinary memory of this process, which
   // the standby does not share; return when the copy is done. Pieces go through the lane's window.
   Answer copy_in(std::uint64_t device, const void* host, std::uint64_t size, std::uint64_t stream);

@@ -1,18 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "recovery/takeover.h"
 
+#include <algorithm>
+#include <chrono>
 #include <exception>
 #include <span>
 
 namespace gpurecover::recovery {
 namespace {
 
-using Step = StepResult (TakeoverSteps::*)();
+struct Step {
+  const char* name;
+  StepResult (TakeoverSteps::*run)();
+};
 
-StepResult run(TakeoverSteps& steps, std::span<const Step> list) noexcept {
-  for (const Step step : list) {
+// Adds the time from its making to its end to a step's.
+class Timed {
+ public:
+  Timed(std::vector<StepTime>& times, const char* name)
+      : times_(times), name_(name), begin_(Clock::now()) {}
+  ~Timed() {
+    const double ms = std::chrono::duration<double, std::milli>(Clock::now() - begin_).count();
+    const auto at = std::find_if(times_.begin(), times_.end(),
+                                 [&](const StepTime& time) { return time.name == name_; });
+    if (at != times_.end()) {
+      at->ms += ms;
+      return;
+    }
     try {
-      if (StepResult result = (steps.*step)(); result.end != StepEnd::kDone) {
+      times_.push_back({name_, ms});
+    } catch (...) {
+    }
+  }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::vector<StepTime>& times_;
+  const char* name_;
+  const Clock::time_point begin_;
+};
+
+StepResult run(TakeoverSteps& steps, std::span<const Step> list,
+               std::vector<StepTime>& times) noexcept {
+  for (const Step& step : list) {
+    const Timed timed(times, step.name);
+    try {
+      if (StepResult result = (steps.*step.run)(); result.end != StepEnd::kDone) {
         return result;
       }
     } catch (const std::exception& error) {
@@ -36,26 +71,29 @@ StepResult run(TakeoverSteps& steps, std::span<const Step> list) noexcept {
 }  // namespace
 
 TakeoverResult take_over(TakeoverSteps& steps, std::uint32_t max_attempts) noexcept {
-  static constexpr Step kBefore[] = {&TakeoverSteps::check, &TakeoverSteps::fence,
-                                     &TakeoverSteps::read_frontier};
-  static constexpr Step kStandby[] = {&TakeoverSteps::start, &TakeoverSteps::map,
-                                      &TakeoverSteps::check_memory, &TakeoverSteps::restore};
-  static constexpr Step kReplay[] = {&TakeoverSteps::replay};
-  static constexpr Step kAfter[] = {&TakeoverSteps::commit};
+  static constexpr Step kBefore[] = {{"check", &TakeoverSteps::check},
+                                     {"fence", &TakeoverSteps::fence},
+                                     {"frontier", &TakeoverSteps::read_frontier}};
+  static constexpr Step kStandby[] = {{"start", &TakeoverSteps::start},
+                                      {"map", &TakeoverSteps::map},
+                                      {"check_memory", &TakeoverSteps::check_memory},
+                                      {"restore", &TakeoverSteps::restore}};
+  static constexpr Step kReplay[] = {{"replay", &TakeoverSteps::replay}};
+  static constexpr Step kAfter[] = {{"commit", &TakeoverSteps::commit}};
 
   TakeoverResult result;
-  StepResult step = run(steps, kBefore);
+  StepResult step = run(steps, kBefore, result.times);
   if (step.end == StepEnd::kDone && max_attempts == 0) {
     step.end = StepEnd::kDecline;
   }
   while (step.end == StepEnd::kDone && result.attempts < max_attempts) {
-    step = run(steps, kStandby);
+    step = run(steps, kStandby, result.times);
     if (step.end == StepEnd::kDone) {
       ++result.attempts;
-      step = run(steps, kReplay);
+      step = run(steps, kReplay, result.times);
     }
     if (step.end == StepEnd::kDone) {
-      step = run(steps, kAfter);
+      step = run(steps, kAfter, result.times);
       if (step.end == StepEnd::kDone) {
         result.end = TakeoverEnd::kRecovered;
         return result;

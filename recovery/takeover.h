@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 // The order of a takeover (DESIGN section 7), apart from how its steps are done: so that what
 // happens when any of them fails is tested without a device.
@@ -52,12 +53,19 @@ class TakeoverSteps {
   virtual void abandon() noexcept = 0;
 };
 
+struct StepTime {
+  const char* name = "";
+  double ms = 0;
+};
+
 enum class TakeoverEnd : std::uint8_t { kRecovered, kReturned, kRefused, kDeclined };
 struct TakeoverResult {
   TakeoverEnd end = TakeoverEnd::kDeclined;
   std::uint32_t attempts = 0;  // replays begun
   bool repeats = false;
   std::string reason;  // why not, if it was not recovered
+  // What was done, in its order, and how long each took; of several attempts, all together.
+  std::vector<StepTime> times;
 };
 
 // Runs the steps in order, the standby's ones again while the fault comes back and attempts are

@@ -47,7 +47,9 @@ for file in bench_launch_path libcupti_tap.so allocation_program allocation.py; 
   if [ -e "$build/bench/$file" ]; then cp "$build/bench/$file" "$new/bench/"; fi
 done
 mkdir "$new/tests"
-if [ -x "$build/tests/steering_program" ]; then cp "$build/tests/steering_program" "$new/tests/"; fi
+for file in steering_program takeover_time; do
+  if [ -x "$build/tests/$file" ]; then cp "$build/tests/$file" "$new/tests/"; fi
+done
 if [ -x "$build/tests/after_fault/after_fault" ]; then
   cp -r "$build/tests/after_fault" "$new/tests/"
 fi

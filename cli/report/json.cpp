@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "cli/report/renderer.h"
 
@@ -12,6 +13,7 @@ namespace gpurecover::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using Steps = std::vector<protocol::FaultStep>;
 
 // The members of a struct, named once for both directions: `member(name, value)`.
 template <class Visitor>
@@ -82,6 +84,7 @@ void visit(FaultSummary& fault, Visitor& member) {
   member("detect_ms", record.detect_ms);
   member("recover_ms", record.recover_ms);
   member("repeat", record.repeat);
+  member("steps", record.steps);
   member("pid", fault.pid);
 }
 
@@ -119,6 +122,11 @@ class JsonWriter {
 
   template <class T>
   void operator()(const char* name, const T& value) {
+    if constexpr (std::is_same_v<T, Steps>) {
+      if (value.empty()) {
+        return;  // most faults have none
+      }
+    }
     out_[name] = to_json(value);
   }
 
@@ -132,6 +140,13 @@ class JsonWriter {
   static Json to_json(double value) {
     // Microseconds are what is known; JSON has no infinities.
     return std::isfinite(value) ? Json(std::round(value * 1e6) / 1e6) : Json(0.0);
+  }
+  static Json to_json(const Steps& steps) {
+    Json out = Json::object();
+    for (const auto& step : steps) {
+      out[step.name] = to_json(step.ms);
+    }
+    return out;
   }
   template <class T>
   static Json to_json(const std::optional<T>& value) {
@@ -176,6 +191,9 @@ class JsonReader {
     const std::string path = path_.empty() ? name : path_ + "." + name;
     const auto found = in_.find(name);
     if (found == in_.end()) {
+      if constexpr (std::is_same_v<T, Steps>) {
+        return;
+      }
       error_ = path + " is missing";
       return;
     }
@@ -248,6 +266,16 @@ class JsonReader {
     }
     for (const auto& [name, value] : in.items()) {
       read(value, path + "." + name, values[name]);
+    }
+  }
+  void read(const Json& in, const std::string& path, Steps& steps) {
+    if (!in.is_object()) {
+      expect(path, "an object", in);
+      return;
+    }
+    for (const auto& [name, value] : in.items()) {
+      steps.push_back({name, 0});
+      read(value, path + "." + name, steps.back().ms);
     }
   }
   template <class T>

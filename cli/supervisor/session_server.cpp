@@ -432,6 +432,14 @@ bool SessionServer::fault(Peer& peer, const Frame& frame) {
       line += fmt::format(" [rule {}, {}]", message->rule, message->cls);
     }
     output_.warning(line);
+    if (!message->steps.empty()) {
+      std::string steps = "its steps, in ms:";
+      for (const auto& step : message->steps) {
+        steps += fmt::format(" {} {:.3f},", step.name, step.ms);
+      }
+      steps.pop_back();
+      output_.detail(steps);
+    }
     if (!message->message.empty()) {
       output_.info(message->message);
     }

@@ -78,6 +78,8 @@ class Agent {
   static void CUPTIAPI on_callback(void* self, CUpti_CallbackDomain domain, CUpti_CallbackId cbid,
                                    const void* data);
   ThreadState& new_state_of_thread();
+  // The calling thread is the agent's own: none of its driver calls are the app's.
+  static void quiet_this_thread();
   void dispatch(ThreadState& state, std::uint32_t cbid, const CUpti_CallbackData& data);
   void pass_gate(ThreadState& state, const driver_api::Call* call, std::uint32_t correlation);
   void on_enter(ThreadState& state, const driver_api::Call& call, std::uint32_t cbid,
@@ -238,7 +240,8 @@ class Agent {
   Steering steering_{memory_, [this](const std::string& text) {
                        session_.notice(protocol::Severity::kWarning, text);
                      }};
-  Takeover takeover_{{driver_, session_, steering_, memory_, images_, kernels_, ops_}};
+  Takeover takeover_{
+      {driver_, session_, steering_, memory_, images_, kernels_, ops_, &Agent::quiet_this_thread}};
 
   std::once_flag settling_;
   std::atomic<int> probe_step_{0};  // of the probe under way

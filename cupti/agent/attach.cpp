@@ -159,6 +159,11 @@ ThreadState& Agent::new_state_of_thread() {
   return *this_threads_state;
 }
 
+void Agent::quiet_this_thread() {
+  ThreadState* const known = this_threads_state;
+  (known != nullptr ? *known : the_agent->new_state_of_thread()).inside = true;
+}
+
 // The probe's own call of cuDriverGetVersion comes back here: the answer is sent elsewhere at the
 // enter, and the code exchanged at the exit.
 void Agent::on_callback(void* self, CUpti_CallbackDomain domain, CUpti_CallbackId cbid,

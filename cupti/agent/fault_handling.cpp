@@ -238,6 +238,7 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
       record.repeats = report.result.repeats;
       record.reason = report.result.reason;
       record.outcome = outcome_of(report.result.end);
+      record.steps = report.steps;
       // Of a region the first launch stands for all, unless it is known which one failed.
       if (report.kernel != nullptr && (pending == nullptr || !recovered)) {
         record.kernel = report.kernel->name;

@@ -2,8 +2,11 @@
 #include "cupti/agent/image_store.h"
 
 #include <link.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -80,6 +83,27 @@ const void* content_of(const void* image) {
   return container != nullptr ? container : image;
 }
 
+// By the kernel where it does that: the file may be unloaded by another thread meanwhile.
+std::vector<std::byte> copy_of(const void* data, std::size_t size) {
+  std::vector<std::byte> copy(size);
+  std::size_t done = 0;
+  while (done < size) {
+    const iovec to{copy.data() + done, size - done};
+    const iovec from{const_cast<std::byte*>(static_cast<const std::byte*>(data)) + done,
+                     size - done};
+    const ssize_t n = ::process_vm_readv(::getpid(), &to, 1, &from, 1, 0);
+    if (n > 0) {
+      done += static_cast<std::size_t>(n);
+    } else if (n < 0 && (errno == EPERM || errno == ENOSYS) && done == 0) {
+      std::memcpy(copy.data(), data, size);  // a filter of system calls
+      return copy;
+    } else {
+      return {};
+    }
+  }
+  return copy;
+}
+
 }  // namespace
 
 void ImageStore::add(const void* owner, const void* image) {
@@ -93,6 +117,8 @@ void ImageStore::add(const void* owner, const void* image) {
     stored->in_file = image;
     stored->wrapper = wrapper;
     stored->file = std::move(*file);
+    // Now, for the file may be unloaded at any time later.
+    stored->size = image::size_of_image(image).value_or(0);
   } else if (const auto size = image::size_of_image(image); !size) {
     stored->problem = "image not understood: " + size.error().what;
   } else if (*size > kMaxCopy) {
@@ -136,26 +162,33 @@ void ImageStore::remove(const void* owner) {
   std::erase_if(images_, [&](const auto& entry) { return entry.second == stored; });
 }
 
-std::vector<std::byte> ImageStore::image_of(const void* owner) {
-  const std::lock_guard lock(mutex_);
-  const auto at = images_.find(owner);
-  if (at == images_.end()) {
-    return {};
+std::vector<std::byte> ImageStore::image_of(const void* owner, std::size_t limit) {
+  std::shared_ptr<const Stored> kept;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = images_.find(owner);
+    if (at == images_.end()) {
+      return {};
+    }
+    kept = at->second;
   }
-  const Stored& stored = *at->second;
+  // What is read here is written before it is in the map. A large image is not copied under the
+  // lock that launches need.
+  const Stored& stored = *kept;
   if (stored.in_file == nullptr) {
-    return stored.copy;
+    return stored.copy.size() <= limit ? stored.copy : std::vector<std::byte>{};
   }
   // A wrapper of several holds addresses, which mean nothing elsewhere.
   if (stored.wrapper || file_with_constant(stored.in_file, stored.wrapper) != stored.file) {
     return {};
   }
-  const auto size = image::size_of_image(stored.in_file);
-  if (!size) {
+  if (stored.size == 0 || stored.size > limit) {
     return {};
   }
-  const auto* bytes = static_cast<const std::byte*>(stored.in_file);
-  return {bytes, bytes + *size};
+  std::vector<std::byte> copy = copy_of(stored.in_file, stored.size);
+  // Another file may have come to lie there.
+  return file_with_constant(stored.in_file, false) == stored.file ? std::move(copy)
+                                                                  : std::vector<std::byte>{};
 }
 
 void ImageStore::open(Stored& stored, image::ComputeCapability device) {

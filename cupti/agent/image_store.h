@@ -41,8 +41,9 @@ class ImageStore {
   // `alias` (the CUmodule of a CUlibrary) has the image of `owner`.
   void add_alias(const void* alias, const void* owner);
   void remove(const void* owner);
-  // The image as another process can load it; empty if it was not kept or cannot be.
-  std::vector<std::byte> image_of(const void* owner);
+  // The image as another process can load it; empty if it was not kept, cannot be, or has more than
+  // `limit` bytes.
+  std::vector<std::byte> image_of(const void* owner, std::size_t limit = ~std::size_t{0});
 
   KernelKnowledge summarize(const void* owner, const std::string& symbol,
                             image::ComputeCapability device);
@@ -53,8 +54,9 @@ class ImageStore {
  private:
   struct Stored {
     const void* in_file = nullptr;
-    LoadedFile file;       // which that is
-    bool wrapper = false;  // of several containers, each with its address
+    std::uint64_t size = 0;  // of what is there; 0: not understood
+    LoadedFile file;         // which that is
+    bool wrapper = false;    // of several containers, each with its address
     std::vector<std::byte> copy;
     std::string problem;  // why it could not be kept
     bool opened = false;

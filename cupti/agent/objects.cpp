@@ -85,6 +85,10 @@ void Objects::note(const driver_api::Call& call, const void* params, bool per_th
     if (entry.made.order == 0) {
       entry.made.order = ++order_;
     }
+    if (entry.made.identity == 0 || entry.made.call != bytes || entry.made.parent != first) {
+      entry.made.identity = ++identities_;
+      revision_.fetch_add(1, std::memory_order_acq_rel);
+    }
     if (entry.made.parent != first || entry.made.parent.kind == 0) {
       if (first.kind != 0) {
         children_.emplace(first, made);
@@ -104,6 +108,8 @@ void Objects::note(const driver_api::Call& call, const void* params, bool per_th
     return change.call == &call && change.number == number.value_or(0);
   });
   entry.changes.push_back({&call, number.value_or(0), std::move(bytes)});
+  entry.made.version = ++identities_;
+  revision_.fetch_add(1, std::memory_order_acq_rel);
 }
 
 void Objects::note_image(ObjectKey key) {
@@ -111,6 +117,8 @@ void Objects::note_image(ObjectKey key) {
   erase(key);
   Entry& entry = entries_[key];
   entry.made.order = ++order_;
+  entry.made.identity = ++identities_;
+  revision_.fetch_add(1, std::memory_order_acq_rel);
   entry.made.by_image = true;
 }
 
@@ -122,6 +130,7 @@ void Objects::erase(ObjectKey key) {
   }
   children_.erase(begin, end);
   entries_.erase(key);
+  revision_.fetch_add(1, std::memory_order_acq_rel);
   if (key.kind == 'e') {
     records_.erase(key.handle);
   }
@@ -150,6 +159,21 @@ ObjectKey Objects::parent(ObjectKey key) const {
   const std::lock_guard lock(mutex_);
   const auto at = entries_.find(key);
   return at != entries_.end() ? at->second.made.parent : ObjectKey{};
+}
+
+std::vector<Objects::State> Objects::states() const {
+  std::vector<State> all;
+  {
+    const std::lock_guard lock(mutex_);
+    all.reserve(entries_.size());
+    for (const auto& [key, entry] : entries_) {
+      const Made& made = entry.made;
+      all.push_back({key, made.parent, made.order, made.identity, made.version, made.by_image});
+    }
+  }
+  std::sort(all.begin(), all.end(),
+            [](const State& a, const State& b) { return a.order < b.order; });
+  return all;
 }
 
 std::vector<ObjectKey> Objects::all(char kind) const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <compare>
 #include <cstddef>
@@ -27,8 +28,11 @@ struct ObjectKey {
 class Objects {
  public:
   struct Made {
-    std::uint64_t order = 0;      // of creation, over all objects
-    ObjectKey parent;             // kind 0: none
+    std::uint64_t order = 0;  // of creation, over all objects
+    ObjectKey parent;         // kind 0: none
+    // Another number: the object is to be made anew; of `version`, to be changed again.
+    std::uint64_t identity = 0;
+    std::uint64_t version = 0;
     bool by_image = false;        // a module or library: its image is in the image store
     std::vector<std::byte> call;  // else the encoded call (recovery/call_codec.h)
     std::vector<std::vector<std::byte>> changes;  // calls on it, in order
@@ -40,6 +44,16 @@ class Objects {
 
   std::optional<Made> find(ObjectKey key) const;
   ObjectKey parent(ObjectKey key) const;  // kind 0: unknown
+  // All objects in the order in which they were made, without their calls.
+  struct State {
+    ObjectKey key;
+    ObjectKey parent;
+    std::uint64_t order = 0, identity = 0, version = 0;
+    bool by_image = false;
+  };
+  std::vector<State> states() const;
+  // Another number whenever `states` would say something else.
+  std::uint64_t revision() const { return revision_.load(std::memory_order_acquire); }
   // Objects of a kind, in the order in which they were made.
   std::vector<ObjectKey> all(char kind) const;
 
@@ -65,6 +79,8 @@ class Objects {
 
   mutable std::mutex mutex_;
   std::uint64_t order_ = 0;
+  std::uint64_t identities_ = 0;  // and versions
+  std::atomic<std::uint64_t> revision_{0};
   std::map<ObjectKey, Entry> entries_;
   std::multimap<ObjectKey, ObjectKey> children_;
   std::map<std::uint64_t, Recorded> records_;

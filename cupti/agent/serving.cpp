@@ -85,23 +85,7 @@ Answer Takeover::ensure(ObjectKey key) {
       return answer;
     }
   }
-  answer.sent = true;
-  std::vector<std::byte> results;
-  if (made->by_image) {
-    const auto image = images_bytes(key);
-    if (image.empty()) {
-      answer.code = CUDA_ERROR_INVALID_IMAGE;
-      answer.reason = "its image was not kept";
-      return answer;
-    }
-    answer = key.kind == 'L' ? link->load_library(key.handle, image)
-                             : link->load_module(key.handle, image);
-  } else if (!made->call.empty()) {
-    answer = link->call(made->call, results);
-  }
-  for (std::size_t i = 0; answer.ok() && i < made->changes.size(); ++i) {
-    answer = link->call(made->changes[i], results);
-  }
+  answer = make_object(*link, key, *made, false, ~std::size_t{0});
   if (answer.ok()) {
     const std::lock_guard lock(restore_mutex_);
     sent_.insert(key);
@@ -109,8 +93,37 @@ Answer Takeover::ensure(ObjectKey key) {
   return answer;
 }
 
-std::vector<std::byte> Takeover::images_bytes(ObjectKey key) const {
-  std::vector<std::byte> image = parts_.images.image_of(reinterpret_cast<const void*>(key.handle));
+Answer Takeover::make_object(recovery::StandbyLink& link, ObjectKey key, const Objects::Made& made,
+                             bool there, std::size_t image_limit) {
+  Answer answer;
+  answer.sent = true;
+  std::vector<std::byte> results;
+  if (there) {
+    // Its changes are all that is to be done.
+  } else if (made.by_image) {
+    const auto image = images_bytes(key, image_limit);
+    // The image goes before its object does, and comes before it: one that belongs to the next
+    // object of that handle is noticed.
+    const auto still = objects_.find(key);
+    if (image.empty() || !still || still->identity != made.identity) {
+      answer.code = CUDA_ERROR_INVALID_IMAGE;
+      answer.reason = "its image was not kept";
+      return answer;
+    }
+    answer = key.kind == 'L' ? link.load_library(key.handle, image)
+                             : link.load_module(key.handle, image);
+  } else if (!made.call.empty()) {
+    answer = link.call(made.call, results);
+  }
+  for (std::size_t i = 0; answer.ok() && i < made.changes.size(); ++i) {
+    answer = link.call(made.changes[i], results);
+  }
+  return answer;
+}
+
+std::vector<std::byte> Takeover::images_bytes(ObjectKey key, std::size_t limit) const {
+  std::vector<std::byte> image =
+      parts_.images.image_of(reinterpret_cast<const void*>(key.handle), limit);
   if (!image.empty()) {
     image.push_back(std::byte{0});  // where PTX text ends
   }
@@ -315,6 +328,20 @@ CUresult Takeover::serve(ThreadState& state, const driver_api::Call& call, std::
   }
   if (call.name.starts_with("cuEventElapsedTime")) {
     return serve_elapsed(call, cbid, params);
+  }
+  for (const auto& parameter : recovery::parameters_of(call)) {
+    if (parameter.kind != ParameterKind::kDestroyedHandle) {
+      continue;
+    }
+    // What was never needed in the standby has no end there: it is not made for that, and of a
+    // module the image is gone by now.
+    ObjectKey key{parameter.handle, 0};
+    std::memcpy(&key.handle, static_cast<const std::byte*>(params) + parameter.offset,
+                sizeof key.handle);
+    const std::lock_guard lock(restore_mutex_);
+    if (!sent_.contains(key) && objects_.find(key)) {
+      return CUDA_SUCCESS;
+    }
   }
   return serve_generic(call, cbid, params);
 }

@@ -656,12 +656,17 @@ CUresult Steering::make(Arena::Chunk& chunk) {
   }
   if (code != CUDA_SUCCESS) {
     driver_.cuMemRelease(handle);
+  } else if (Watcher* const w = watcher()) {
+    w->made(SteeredMemory{chunk.address, chunk.size, chunk.place, handle});
   }
   return code;
 }
 
 void Steering::unmake(const std::vector<Arena::Chunk>& chunks) {
   for (const Arena::Chunk& chunk : chunks) {
+    if (Watcher* const w = watcher()) {
+      w->gone(chunk.address);
+    }
     if (Sink* const sink = sink_.load(std::memory_order_acquire)) {
       sink->unmap_memory({chunk.address, chunk.size, chunk.place, chunk.handle});
     }
@@ -685,6 +690,9 @@ bool Steering::drain(int device) {
   }
   any = any || !released.empty();
   unmake(released);
+  if (Watcher* const w = watcher()) {
+    any = w->let_go() || any;
+  }
   return any;
 }
 
@@ -948,6 +956,9 @@ bool Steering::make_host(const Arena::Chunk& chunk, std::uint32_t flags, CUconte
     ::close(file.host.fd);
     return false;
   }
+  if (Watcher* const w = watcher()) {
+    w->made(file.host);
+  }
   const Lock lock(mutex_);
   files_[chunk.address] = file;
   return true;
@@ -964,6 +975,9 @@ void Steering::unmake_host(const std::vector<Arena::Chunk>& chunks) {
       }
       file = at->second;
       files_.erase(at);
+    }
+    if (Watcher* const w = watcher()) {
+      w->gone(chunk.address);
     }
     if (Sink* const sink = sink_.load(std::memory_order_acquire)) {
       sink->unmap_host(file.host);
@@ -1189,6 +1203,8 @@ void Steering::after(const driver_api::Call& call, const CUpti_CallbackData& dat
       const auto device =
           done && data.context != nullptr ? device_of(data.context, data.context) : std::nullopt;
       if (device && p.free != nullptr && state_.load(std::memory_order_acquire) == State::kOn) {
+        Watcher* const w = watcher();
+        *p.free += w != nullptr ? w->outstanding(*device) : 0;
         const Lock lock(mutex_);
         *p.free += arena_->cached(*device);
       }
@@ -1507,17 +1523,24 @@ void Steering::after_map(const void* params) {
       CUDA_SUCCESS) {
     mapping.handle = handle;
   }
-  const Lock lock(mutex_);
-  if (const auto at = created_.find(p.handle); at != created_.end()) {
-    mapping.device = at->second.device;
-    mapping.whole = mapping.device >= 0 && p.offset == 0 && at->second.size == p.size;
+  {
+    const Lock lock(mutex_);
+    if (const auto at = created_.find(p.handle); at != created_.end()) {
+      mapping.device = at->second.device;
+      mapping.whole = mapping.device >= 0 && p.offset == 0 && at->second.size == p.size;
+    }
+    mappings_[p.ptr] = mapping;
   }
-  mappings_[p.ptr] = mapping;
+  Watcher* const w = watcher();
+  if (w != nullptr && mapping.whole && mapping.handle != 0) {
+    w->made(SteeredMemory{p.ptr, p.size, mapping.device, mapping.handle});
+  }
 }
 
 void Steering::after_unmap(const void* params) {
   const auto& p = as<cuMemUnmap_params>(params);
   std::vector<CUmemGenericAllocationHandle> handles;
+  std::vector<std::uint64_t> addresses;
   {
     const Lock lock(mutex_);
     for (auto at = mappings_.lower_bound(p.ptr);
@@ -1525,7 +1548,13 @@ void Steering::after_unmap(const void* params) {
       if (at->second.handle != 0) {
         handles.push_back(at->second.handle);
       }
+      addresses.push_back(at->first);
       at = mappings_.erase(at);
+    }
+  }
+  if (Watcher* const w = watcher()) {
+    for (const std::uint64_t address : addresses) {
+      w->gone(address);
     }
   }
   for (const auto handle : handles) {
@@ -1660,6 +1689,15 @@ int Steering::export_fd(const SteeredMemory& memory) const {
     return -1;
   }
   return fd;
+}
+
+int Steering::copy_fd(const SharedHost& host) const {
+  const Lock lock(mutex_);
+  const auto at = files_.find(host.address);
+  if (at == files_.end() || at->second.host.fd != host.fd || !ours(at->second)) {
+    return -1;
+  }
+  return ::fcntl(host.fd, F_DUPFD_CLOEXEC, 512);
 }
 
 }  // namespace gpurecover::agent

@@ -69,6 +69,21 @@ class Steering {
     // Waits for all work on the app's memory.
     virtual CUresult synchronize() = 0;
   };
+  // Told, before a fault, of every chunk, mapping and host block made or dropped, so that another
+  // process can be given a share of it beforehand. Called without locks held, by the app's threads.
+  struct Watcher {
+    virtual ~Watcher() = default;
+    // Made and mapped; not in the app's hands yet.
+    virtual void made(const SteeredMemory& memory) noexcept = 0;
+    virtual void made(const SharedHost& host) noexcept = 0;
+    // About to be unmade: its handle or file is not to be touched any more afterwards.
+    virtual void gone(std::uint64_t address) noexcept = 0;
+    // There is no room: whatever is gone already and still has a share elsewhere loses it before
+    // this returns. Whether that may have made room since the last try.
+    virtual bool let_go() noexcept = 0;
+    // Bytes of a device that are freed for the app and not yet for the device.
+    virtual std::uint64_t outstanding(int device) noexcept = 0;
+  };
   struct Options {
     std::uint64_t arena = 0x5500'0000'0000;
     std::uint64_t arena_size = std::uint64_t{1} << 38;
@@ -124,9 +139,14 @@ class Steering {
   // From now on the driver's answers to steered calls mean nothing, and waiting is the sink's.
   void set_taken_over(bool on) { taken_over_.store(on, std::memory_order_release); }
   void set_sink(Sink* sink) { sink_.store(sink, std::memory_order_release); }
+  // Outlives this, or is taken back (null) while nobody calls.
+  void set_watcher(Watcher* watcher) { watcher_.store(watcher, std::memory_order_release); }
   // A descriptor of the piece's memory, the caller's to close; -1 if there is none. Before and
   // after a fault.
   int export_fd(const SteeredMemory& memory) const;
+  // A copy of the descriptor behind pinned memory, the caller's to close; -1 if the app has closed
+  // it. Of a block that lives.
+  int copy_fd(const SharedHost& host) const;
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -202,6 +222,7 @@ class Steering {
   bool make_host(const Arena::Chunk& chunk, std::uint32_t flags, CUcontext context);
   void unmake_host(const std::vector<Arena::Chunk>& chunks);
   static bool ours(const HostFile& file);
+  Watcher* watcher() const { return watcher_.load(std::memory_order_acquire); }
 
   void after_map(const void* params);
   void after_unmap(const void* params);
@@ -224,6 +245,7 @@ class Steering {
   std::atomic<bool> fenced_{false};
   std::atomic<bool> taken_over_{false};
   std::atomic<Sink*> sink_{nullptr};
+  std::atomic<Watcher*> watcher_{nullptr};
   std::atomic<State> state_{State::kUntried};
   std::atomic<bool> capturing_{false};  // some stream captures: nothing may be waited for
   std::once_flag reserving_;

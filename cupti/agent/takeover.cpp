@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "classifier/catalogue.h"
+#include "cupti/agent/exporter.h"
 #include "recovery/call_codec.h"
 #include "recovery/replay.h"
 
@@ -34,6 +35,8 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::seconds(20);
 constexpr auto kShortPatience = std::chrono::milliseconds(50);
 constexpr auto kStandbyPatience = std::chrono::seconds(30);
+// Larger images are loaded into a warm standby at the fault only: they are copied twice on the way.
+constexpr std::size_t kKeptImage = std::size_t{64} << 20;
 
 // For the words of the log, and one more for Keep.
 constexpr std::size_t kPage = 4096;
@@ -122,6 +125,14 @@ bool sticky(CUresult code) {
   return code != CUDA_SUCCESS && classifier::is_sticky(static_cast<std::int32_t>(code));
 }
 
+std::string words(const Answer& answer) {
+  if (!answer.sent) {
+    return "the standby is gone (" + answer.reason + ")";
+  }
+  return (answer.reason.empty() ? std::string("error") : answer.reason) + " (" +
+         classifier::code_name(answer.code) + ")";
+}
+
 // A shared file of zeros, mapped where no other process of ours is likely to have something.
 bool make_shared_block(std::size_t size, SharedHost& out) {
   const int fd = memfd_create("gpurecover-markers", MFD_CLOEXEC);
@@ -181,7 +192,10 @@ Takeover::Takeover(const Parts& parts)
                 [this](CUdeviceptr address) { parts_.steering.free(address); },
                 [this](CUstream stream) { return settle(stream); },
                 [this](recovery::StreamLog& log) { return wait_for(log); },
-                [this] { return wanted() && (enabled() || !launched_); }}) {}
+                [this] { return wanted() && (enabled() || !launched_); }}),
+      keeper_({parts.session, parts.steering, objects_, parts.quiet_this_thread,
+               [this](recovery::StandbyLink& link, ObjectKey key, const Objects::Made& made,
+                      bool there) { return make_object(link, key, made, there, kKeptImage); }}) {}
 Takeover::~Takeover() = default;
 
 bool Takeover::enable() {
@@ -223,15 +237,7 @@ bool Takeover::enable() {
   setup_.arena_size = parts_.session.config().arena_size;
   local_ = driver;
   if (parts_.session.config().standby == protocol::Standby::kWarm) {
-    // Whatever goes wrong here is looked at when it is needed.
-    std::string error;
-    if (const int fd = parts_.session.start_standby(error); fd >= 0) {
-      if (auto link = recovery::StandbyLink::open(fd, kStandbyPatience, error)) {
-        if (link->setup(setup_).ok()) {
-          links_.push_back(std::move(link));
-        }
-      }
-    }
+    keeper_.start(local_, setup_, {words_}, kStandbyPatience);
   }
   enabled_.store(true, std::memory_order_release);
   return true;
@@ -554,6 +560,7 @@ CUresult Takeover::after_call(ThreadState& state, const driver_api::Call& call, 
     }
     objects_.note(call, params, per_thread);
   }
+  keeper_.look_at_objects();
   if (call.after == driver_api::After::kDeclined && call.kind != Kind::kProcess &&
       call.kind != Kind::kQuery) {
     count_obstacle(call.name);
@@ -603,6 +610,128 @@ std::string Takeover::obstacle() const {
 }
 
 // --- the takeover ---
+
+// A standby that is started now, while this process's memory is exported: neither waits for the
+// other.
+class Takeover::ColdStandby {
+ public:
+  using Times = std::map<std::string, double>;  // in ms, by step and part
+
+  explicit ColdStandby(Takeover& takeover)
+      : t_(takeover),
+        exporter_(takeover.parts_.steering.memory(),
+                  {[&takeover](const SteeredMemory& memory) {
+                     return takeover.parts_.steering.export_fd(memory);
+                   },
+                   takeover.parts_.quiet_this_thread}) {}
+
+  // Null until `start` has got so far.
+  recovery::StandbyLink* link() const { return link_; }
+
+  // The process is there and makes its context.
+  StepResult start(Times& times) {
+    const auto begin = Clock::now();
+    std::string error;
+    const int fd = t_.parts_.session.start_standby(error);
+    const auto spawned = Clock::now();
+    times["start.spawn"] += ms(spawned - begin);
+    if (fd < 0) {
+      return StepResult::decline("no standby could be started: " + error);
+    }
+    auto link = recovery::StandbyLink::open(fd, kStandbyPatience, error);
+    times["start.hello"] += ms(Clock::now() - spawned);
+    if (link == nullptr) {
+      return StepResult::decline("the standby did not start: " + error);
+    }
+    link_ = link.get();
+    t_.links_.push_back(std::move(link));
+    const Answer answer = link_->begin_setup(t_.setup_);
+    return answer.ok() ? StepResult::done()
+                       : StepResult::decline("the standby has no device: " + words(answer));
+  }
+
+  // Hands everything over, and waits until it is mapped.
+  StepResult finish(Times& times) {
+    const auto begin = Clock::now();
+    double send_ms = 0;
+    for (;;) {
+      const std::vector<Exporter::Exported> some = exporter_.take(kAtOnce);
+      if (some.empty()) {
+        break;
+      }
+      const auto sending = Clock::now();
+      StepResult result = send(some);
+      send_ms += ms(Clock::now() - sending);
+      if (result.end != recovery::StepEnd::kDone) {
+        return result;
+      }
+    }
+    const auto exported = Clock::now();
+    std::vector<SharedHost> hosts = t_.parts_.steering.hosts();
+    hosts.push_back(t_.words_);
+    for (const SharedHost& host : hosts) {
+      const Answer answer = link_->map_host(host.address, host.size, host.flags, host.fd);
+      if (!answer.ok()) {
+        return StepResult::decline("the standby could not map pinned host memory: " +
+                                   words(answer));
+      }
+    }
+    const auto sent = Clock::now();
+    recovery::StandbyLink::SetupTimes setup;
+    const Answer answer = link_->finish_setup(&setup);
+    times["map.export"] += ms(exported - begin) - send_ms;
+    times["map.send"] += send_ms + ms(sent - exported);
+    times["map.wait"] += ms(Clock::now() - sent);
+    // Beside all this: exports, by the time of all threads together; the context and the mapping
+    // behind it, by the standby's clock.
+    times["map.exports"] += exporter_.busy_ms();
+    times["map.context"] += setup.context_ms;
+    times["map.standby"] += setup.map_ms;
+    return answer.ok() ? StepResult::done()
+                       : StepResult::decline("the standby could not be set up: " + words(answer));
+  }
+
+ private:
+  static constexpr std::size_t kAtOnce = 16;
+
+  template <class Duration>
+  static double ms(Duration duration) {
+    return std::chrono::duration<double, std::milli>(duration).count();
+  }
+
+  StepResult send(const std::vector<Exporter::Exported>& some) {
+    std::vector<recovery::StandbyLink::Memory> memories;
+    std::vector<SteeredMemory> failed;
+    memories.reserve(some.size());
+    for (const auto& [memory, fd] : some) {
+      if (fd >= 0) {
+        memories.push_back({memory.address, memory.size, fd});
+      } else {
+        failed.push_back(memory);
+      }
+    }
+    Answer answer = link_->map_memories(memories);
+    for (const auto& memory : memories) {
+      close(memory.fd);
+    }
+    for (std::size_t i = 0; answer.ok() && i < failed.size(); ++i) {
+      // Once more: there are fewer descriptors now, and this thread has a context, if a dead one.
+      const int fd = t_.parts_.steering.export_fd(failed[i]);
+      if (fd < 0) {
+        return StepResult::decline("device memory could not be handed over");
+      }
+      answer = link_->map_memory(failed[i].address, failed[i].size, fd);
+      close(fd);
+    }
+    return answer.ok()
+               ? StepResult::done()
+               : StepResult::decline("the standby could not map device memory: " + words(answer));
+  }
+
+  Takeover& t_;
+  recovery::StandbyLink* link_ = nullptr;
+  Exporter exporter_;
+};
 
 class Takeover::Steps final : public recovery::TakeoverSteps {
  public:
@@ -670,17 +799,24 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
 
   StepResult start() override {
     // A warm one is used once.
-    if (!t_.active() && !t_.links_.empty() && !warm_used_) {
-      warm_used_ = true;
-      if (t_.links_.back()->alive()) {
-        link_ = t_.links_.back().get();
-        return StepResult::done();
-      }
+    if (auto ready = t_.active() ? std::nullopt : t_.keeper_.take()) {
+      warm_ = std::move(ready);
+      t_.links_.push_back(std::move(warm_->link));
+      link_ = t_.links_.back().get();
+      return StepResult::done();
     }
-    return start_one(link_);
+    return start_cold();
   }
 
-  StepResult map() override { return map_into(*link_); }
+  StepResult map() override {
+    if (!warm_) {
+      return cold_->finish(link_times_);
+    }
+    if (StepResult result = catch_up(); result.end != recovery::StepEnd::kDone) {
+      return go_cold();
+    }
+    return StepResult::done();
+  }
 
   StepResult check_memory() override {
     // After an error of the memory itself, some of it may not be readable; that must not kill the
@@ -689,24 +825,46 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
         request_.code != CUDA_ERROR_NVLINK_UNCORRECTABLE && request_.code != CUDA_ERROR_CONTAINED) {
       return StepResult::done();
     }
-    recovery::StandbyLink* disposable = nullptr;
-    StepResult result = start_one(disposable);
+    ColdStandby disposable(t_);
+    ColdStandby::Times times;
+    StepResult result = disposable.start(times);
     if (result.end == recovery::StepEnd::kDone) {
-      result = map_into(*disposable);
+      result = disposable.finish(times);
     }
     if (result.end == recovery::StepEnd::kDone) {
-      result = read_all(*disposable);
+      result = read_all(*disposable.link());
     }
-    if (disposable != nullptr) {
-      disposable->kill();
+    if (disposable.link() != nullptr) {
+      disposable.link()->kill();
     }
     return result;
   }
 
   StepResult restore() override {
+    StepResult result = restore_into();
+    if (result.end != recovery::StepEnd::kDone && warm_) {
+      // What was loaded while the program ran may lie elsewhere than what is loaded in one go.
+      result = go_cold();
+      if (result.end == recovery::StepEnd::kDone) {
+        result = restore_into();
+      }
+    }
+    return result;
+  }
+
+  StepResult restore_into() {
     {
       const std::lock_guard lock(t_.restore_mutex_);
       t_.sent_.clear();
+      if (warm_) {
+        for (const Objects::State& state : t_.objects_.states()) {
+          const auto at = warm_->objects.find(state.key);
+          if (at != warm_->objects.end() && at->second.identity == state.identity &&
+              at->second.version == state.version) {
+            t_.sent_.insert(state.key);
+          }
+        }
+      }
     }
     t_.link_.store(link_);
     for (const char kind : {'c', 's', 'e'}) {
@@ -815,7 +973,10 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
     return StepResult::done();
   }
 
+  const ColdStandby::Times& link_times() const { return link_times_; }
+
   void abandon() noexcept override {
+    warm_.reset();
     t_.link_.store(nullptr);
     if (link_ != nullptr) {
       link_->kill();
@@ -901,14 +1062,6 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
     return t_.send(*driver_api::find("cuCtxSynchronize"), &params, false, {}, results);
   }
 
-  static std::string words(const Answer& answer) {
-    if (!answer.sent) {
-      return "the standby is gone (" + answer.reason + ")";
-    }
-    return (answer.reason.empty() ? std::string("error") : answer.reason) + " (" +
-           classifier::code_name(answer.code) + ")";
-  }
-
   StepResult failed(bool sent, std::int32_t code, const std::string& why) const {
     if (sent && code == request_.code) {
       // How far those came that nobody waited for is not known.
@@ -947,39 +1100,75 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
            "` is not among those that count";
   }
 
-  StepResult start_one(recovery::StandbyLink*& out) {
-    std::string error;
-    const int fd = t_.parts_.session.start_standby(error);
-    if (fd < 0) {
-      return StepResult::decline("no standby could be started: " + error);
-    }
-    auto link = recovery::StandbyLink::open(fd, kStandbyPatience, error);
-    if (link == nullptr) {
-      return StepResult::decline("the standby did not start: " + error);
-    }
-    out = link.get();
-    t_.links_.push_back(std::move(link));
-    const Answer answer = out->setup(t_.setup_);
-    return answer.ok() ? StepResult::done()
-                       : StepResult::decline("the standby has no device: " + words(answer));
+  StepResult start_cold() {
+    cold_.emplace(t_);
+    StepResult result = cold_->start(link_times_);
+    link_ = cold_->link();
+    return result;
   }
 
-  StepResult map_into(recovery::StandbyLink& link) {
-    for (const SteeredMemory& memory : t_.parts_.steering.memory()) {
+  // The warm standby will not do.
+  StepResult go_cold() {
+    warm_.reset();
+    t_.link_.store(nullptr);
+    link_->kill();
+    StepResult result = start_cold();
+    return result.end == recovery::StepEnd::kDone ? cold_->finish(link_times_) : result;
+  }
+
+  // What the warm standby does not have yet, or has no longer to have. Nobody else changes anything
+  // now.
+  StepResult catch_up() {
+    std::vector<SharedHost> hosts = t_.parts_.steering.hosts();
+    hosts.push_back(t_.words_);
+    const std::vector<SteeredMemory> memories = t_.parts_.steering.memory();
+    const auto lives = [&](const recovery::Upkeep::Piece& piece) {
+      return piece.host
+                 ? std::any_of(hosts.begin(), hosts.end(),
+                               [&](const SharedHost& host) {
+                                 return host.address == piece.address && host.size == piece.size &&
+                                        host.fd == piece.fd;
+                               })
+                 : std::any_of(memories.begin(), memories.end(), [&](const SteeredMemory& memory) {
+                     return memory.address == piece.address && memory.size == piece.size &&
+                            memory.handle == piece.handle;
+                   });
+    };
+    std::vector<recovery::Upkeep::Piece> gone = warm_->stale;
+    std::set<std::uint64_t> kept;
+    for (const auto& piece : warm_->kept) {
+      if (lives(piece)) {
+        kept.insert(piece.address);
+      } else {
+        gone.push_back(piece);
+      }
+    }
+    for (const auto& piece : gone) {
+      const Answer answer = piece.host ? link_->unmap_host(piece.address, piece.size)
+                                       : link_->unmap_memory(piece.address, piece.size);
+      if (!answer.ok()) {
+        return StepResult::decline("the standby could not let go of memory: " + words(answer));
+      }
+    }
+    for (const SteeredMemory& memory : memories) {
+      if (kept.contains(memory.address)) {
+        continue;
+      }
       const int fd = t_.parts_.steering.export_fd(memory);
       if (fd < 0) {
         return StepResult::decline("device memory could not be handed over");
       }
-      const Answer answer = link.map_memory(memory.address, memory.size, fd);
+      const Answer answer = link_->map_memory(memory.address, memory.size, fd);
       close(fd);
       if (!answer.ok()) {
         return StepResult::decline("the standby could not map device memory: " + words(answer));
       }
     }
-    std::vector<SharedHost> hosts = t_.parts_.steering.hosts();
-    hosts.push_back(t_.words_);
     for (const SharedHost& host : hosts) {
-      const Answer answer = link.map_host(host.address, host.size, host.flags, host.fd);
+      if (kept.contains(host.address)) {
+        continue;
+      }
+      const Answer answer = link_->map_host(host.address, host.size, host.flags, host.fd);
       if (!answer.ok()) {
         return StepResult::decline("the standby could not map pinned host memory: " +
                                    words(answer));
@@ -1026,19 +1215,30 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
   recovery::Frontier frontier_;
   std::vector<std::vector<idempotency::Range>> writes_;  // of each to do
   recovery::StandbyLink* link_ = nullptr;
-  bool warm_used_ = false;
   bool put_back_ = false;  // the copies of the frontier
   std::size_t next_ = 0;   // so many of those to do are complete
   bool running_ = false;   // some behind these have been issued anew
   std::uint64_t keep_ = 0;
-  bool saved_ = false;  // what the next one overwrites is there
-  bool lost_ = false;   // it is nowhere
+  bool saved_ = false;                        // what the next one overwrites is there
+  bool lost_ = false;                         // it is nowhere
+  std::optional<StandbyKeeper::Ready> warm_;  // what link_ leads to, unless it is a cold one
+  std::optional<ColdStandby> cold_;
+  ColdStandby::Times link_times_;
 };
 
 TakeoverReport Takeover::take_over(const TakeoverRequest& request) {
+  keeper_.pause();
   TakeoverReport report;
   Steps steps(*this, request, report);
   report.result = recovery::take_over(steps, request.max_attempts);
+  for (const auto& [name, ms] : report.result.times) {
+    report.steps.push_back({name, ms});
+    for (const auto& [part, part_ms] : steps.link_times()) {
+      if (part.starts_with(std::string(name) + ".")) {
+        report.steps.push_back({part, part_ms});
+      }
+    }
+  }
   if (report.result.end != recovery::TakeoverEnd::kRecovered) {
     give_up();
   }
@@ -1073,6 +1273,7 @@ Takeover::Suspect Takeover::suspect() {
 }
 
 void Takeover::give_up() {
+  keeper_.give_up();
   if (auto* link = link_.exchange(nullptr)) {
     link->kill();
   }

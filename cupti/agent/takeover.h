@@ -18,6 +18,7 @@
 #include "cupti/agent/launch_call.h"
 #include "cupti/agent/objects.h"
 #include "cupti/agent/session.h"
+#include "cupti/agent/standby_keeper.h"
 #include "cupti/agent/steering.h"
 #include "cupti/agent/thread_state.h"
 #include "cupti/driver_api/device_ops.h"
@@ -48,6 +49,7 @@ struct TakeoverReport {
   std::string verdict, trust;      // of that launch
   std::uint64_t launch = 0;        // which of the process
   std::uint64_t stream = 0;
+  std::vector<protocol::FaultStep> steps;  // how long each took
 };
 
 // The survival of a sticky fault in this process: beforehand, the log of what is under way and of
@@ -69,6 +71,7 @@ class Takeover final : public Steering::Sink {
     ImageStore& images;
     KernelTable& kernels;
     driver_api::DeviceOps& ops;
+    void (*quiet_this_thread)();  // see StandbyKeeper
   };
   explicit Takeover(const Parts& parts);
   ~Takeover() override;
@@ -161,6 +164,7 @@ class Takeover final : public Steering::Sink {
   CUresult synchronize() override;
 
  private:
+  class ColdStandby;
   class Steps;
   friend class Steps;
 
@@ -182,7 +186,10 @@ class Takeover final : public Steering::Sink {
   recovery::Answer send(const driver_api::Call& call, const void* params, bool per_thread,
                         const recovery::NewHandle& new_handle, std::vector<std::byte>& results);
   std::uint64_t new_handle();
-  std::vector<std::byte> images_bytes(ObjectKey key) const;
+  // Makes an object in a standby that has its parent; `there`: only its changes.
+  recovery::Answer make_object(recovery::StandbyLink& link, ObjectKey key,
+                               const Objects::Made& made, bool there, std::size_t image_limit);
+  std::vector<std::byte> images_bytes(ObjectKey key, std::size_t limit = ~std::size_t{0}) const;
   CUresult answer_code(const recovery::Answer& answer);
   CUresult serve_generic(const driver_api::Call& call, std::uint32_t cbid, const void* params);
   CUresult serve_launch(ThreadState& state);
@@ -207,9 +214,10 @@ class Takeover final : public Steering::Sink {
   recovery::LaunchLog log_;
   Objects objects_;
   Globals globals_;
+  StandbyKeeper keeper_;  // of a warm standby
   // The words of the log, shared with the standby.
   SharedHost words_{};
-  std::uint32_t keep_value_ = 0;  // the last one given out (recovery::Keep)
+  std::uint32_t keep_value_ = 0;         // the last one given out (recovery::Keep)
   std::atomic<bool> launched_{false};    // since the last drain
   std::atomic<bool> unfinished_{false};  // work that was not waited for to its end
   std::atomic<bool> impatient_{false};   // an endless wait has been met before

@@ -12,7 +12,7 @@
 // inject/plan.h or in shared_page.h changes: a peer of another version is refused, never misread.
 namespace gpurecover::protocol {
 
-inline constexpr std::uint32_t kProtocolVersion = 2;
+inline constexpr std::uint32_t kProtocolVersion = 3;
 
 // Environment that a session hands to the app and its children.
 inline constexpr char kEnvInjection[] = "CUDA_INJECTION64_PATH";  // read by the driver at cuInit
@@ -61,6 +61,7 @@ enum class MessageType : std::uint16_t {
   kFindGlobal = 136,    // FindGlobal
   kAddLane = 137,       // empty, with the descriptor of the lane's shared memory
   kAnswer = 138,        // StandbyAnswer
+  kFinishSetup = 139,   // empty: what kSetup with `later` has begun is over, and its queue
 };
 
 // `--standby`: no takeover at all; a standby started at the fault; one started with the app.
@@ -187,6 +188,18 @@ struct CallInfo {
   }
 };
 
+// A part of a takeover and how long it took. Parts of parts stand beside them ("start", and of it
+// "start.spawn").
+struct FaultStep {
+  std::string name;
+  double ms = 0;
+  template <class Archive>
+  void fields(Archive& a) {
+    a(name);
+    a(ms);
+  }
+};
+
 // One element of `faults[]` of the run summary; the same words.
 struct FaultRecord {
   std::string kernel;
@@ -209,6 +222,7 @@ struct FaultRecord {
   double detect_ms = 0;
   double recover_ms = 0;
   std::string repeat;  // the command line's injection options that repeat it; empty if not injected
+  std::vector<FaultStep> steps;  // of a takeover, in their order
   template <class Archive>
   void fields(Archive& a) {
     a(kernel);
@@ -231,6 +245,7 @@ struct FaultRecord {
     a(detect_ms);
     a(recover_ms);
     a(repeat);
+    a(steps);
   }
 };
 

@@ -33,6 +33,9 @@ struct Setup {
   std::uint32_t context_flags = 0;
   std::uint64_t arena = 0;  // 0: none
   std::uint64_t arena_size = 0;
+  // The answer comes before the context is there; memory that is sent meanwhile is mapped when it
+  // is. Whatever goes wrong is said by the answer to kFinishSetup.
+  bool later = false;
   template <class Archive>
   void fields(Archive& a) {
     a(device_uuid);
@@ -40,6 +43,7 @@ struct Setup {
     a(context_flags);
     a(arena);
     a(arena_size);
+    a(later);
   }
 };
 
@@ -82,12 +86,17 @@ struct StandbyAnswer {
   std::string reason;     // of a code that is not 0
   std::uint64_t address = 0;
   std::uint64_t size = 0;
+  // Of kFinishSetup: how long the context took, and what was mapped after it.
+  double context_ms = 0;
+  double map_ms = 0;
   template <class Archive>
   void fields(Archive& a) {
     a(code);
     a(reason);
     a(address);
     a(size);
+    a(context_ms);
+    a(map_ms);
   }
 };
 
@@ -100,6 +109,7 @@ enum class LaneRequest : std::uint32_t {
   kCopyIn = 4,   // LaneCopy: from the window's beginning to the device address `to`
   kCopyOut = 5,  // LaneCopy: from the device address `from` to the window's beginning
   kCopy = 6,     // LaneCopy
+  kPrepare = 7,  // PrepareLaunch
 };
 
 struct LaneCopy {
@@ -115,6 +125,16 @@ struct LaneCopy {
     a(size);
     a(stream);
     a(async);
+  }
+};
+
+// Does beforehand what the first launch of a function would take time for; of function 0, what the
+// first replay would. What of it fails is left to them.
+struct PrepareLaunch {
+  std::uint64_t function = 0;
+  template <class Archive>
+  void fields(Archive& a) {
+    a(function);
   }
 };
 

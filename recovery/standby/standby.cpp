@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 #include "cupti/protocol/codec.h"
@@ -20,6 +22,9 @@ namespace {
 
 using protocol::LaneRequest;
 using protocol::MessageType;
+
+// More chunks than an arena can have are a mistake.
+constexpr std::size_t kMaxQueued = 1 << 17;
 
 constexpr std::uint64_t kStreamHandles = 3;  // 0, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD
 
@@ -51,6 +56,7 @@ class Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
 
  private:
   int fd_;
@@ -80,6 +86,11 @@ class MappedFile {
   void* data_ = nullptr;
 };
 
+double milliseconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+      .count();
+}
+
 CUdeviceptr device_pointer(std::uint64_t address) {
   return static_cast<CUdeviceptr>(address);
 }
@@ -88,6 +99,15 @@ CUdeviceptr device_pointer(std::uint64_t address) {
 
 Standby::LaneThread::LaneThread() : calls(std::make_unique<Calls>()) {}
 Standby::LaneThread::~LaneThread() = default;
+
+Standby::~Standby() {
+  if (setting_up_.joinable()) {
+    setting_up_.join();
+  }
+  for (const Queued& queued : queue_) {
+    ::close(queued.fd);
+  }
+}
 
 Outcome Standby::failed(CUresult code, const std::string& what) const {
   if (code == CUDA_SUCCESS) {
@@ -105,12 +125,23 @@ bool Standby::inside_arena(std::uint64_t address, std::uint64_t size) const {
 }
 
 protocol::StandbyAnswer Standby::control(protocol::Frame& frame) {
-  const Descriptor fd(std::exchange(frame.fd, -1));
+  Descriptor fd(std::exchange(frame.fd, -1));
   protocol::StandbyAnswer answer;
   Outcome outcome = bad("a control message that is malformed or unknown");
+  const auto map = [&](const protocol::MemoryRange& range, bool host) {
+    if (setting_up_.joinable()) {
+      if (fd.get() < 0 || queue_.size() >= kMaxQueued) {
+        return bad("memory without a descriptor, or more than can be kept");
+      }
+      queue_.push_back({range, host, fd.release()});
+      return Outcome{};
+    }
+    return host ? map_host(range, fd.get()) : map_memory(range, fd.get());
+  };
   const auto with = [&]<class Message>(std::optional<Message> message, auto&& work) {
     if (message) {
-      outcome = std::is_same_v<Message, protocol::Setup> || ready()
+      outcome = std::is_same_v<Message, protocol::Setup> || ready() ||
+                        (std::is_same_v<Message, protocol::MemoryRange> && setting_up_.joinable())
                     ? work(*message)
                     : bad("the standby has no context yet", CUDA_ERROR_NOT_INITIALIZED);
     }
@@ -118,12 +149,18 @@ protocol::StandbyAnswer Standby::control(protocol::Frame& frame) {
   using protocol::MemoryRange;
   switch (frame.type) {
     case MessageType::kSetup:
-      with(protocol::decode<protocol::Setup>(frame.body),
-           [&](const protocol::Setup& m) { return setup(m); });
+      with(protocol::decode<protocol::Setup>(frame.body), [&](const protocol::Setup& m) {
+        return m.later                  ? begin_setup(m)
+               : setting_up_.joinable() ? bad("a setup is under way already")
+                                        : this->setup(m);
+      });
+      break;
+    case MessageType::kFinishSetup:
+      outcome = finish_setup(answer);
       break;
     case MessageType::kMapMemory:
       with(protocol::decode<MemoryRange>(frame.body),
-           [&](const MemoryRange& m) { return map_memory(m, fd.get()); });
+           [&](const MemoryRange& m) { return map(m, false); });
       break;
     case MessageType::kUnmapMemory:
       with(protocol::decode<MemoryRange>(frame.body),
@@ -131,7 +168,7 @@ protocol::StandbyAnswer Standby::control(protocol::Frame& frame) {
       break;
     case MessageType::kMapHost:
       with(protocol::decode<MemoryRange>(frame.body),
-           [&](const MemoryRange& m) { return map_host(m, fd.get()); });
+           [&](const MemoryRange& m) { return map(m, true); });
       break;
     case MessageType::kUnmapHost:
       with(protocol::decode<MemoryRange>(frame.body),
@@ -153,6 +190,45 @@ protocol::StandbyAnswer Standby::control(protocol::Frame& frame) {
   answer.code = outcome.code;
   answer.reason = std::move(outcome.reason);
   return answer;
+}
+
+Outcome Standby::begin_setup(const protocol::Setup& setup) {
+  if (ready() || setting_up_.joinable()) {
+    return bad("the standby has its context already");
+  }
+  try {
+    setting_up_ = std::thread([this, setup] {
+      const auto begin = std::chrono::steady_clock::now();
+      setup_outcome_ = this->setup(setup);
+      setup_ms_ = milliseconds_since(begin);
+    });
+  } catch (const std::exception& error) {
+    return {CUDA_ERROR_OUT_OF_MEMORY, std::string("no thread for a setup: ") + error.what()};
+  }
+  return {};
+}
+
+Outcome Standby::finish_setup(protocol::StandbyAnswer& answer) {
+  if (!setting_up_.joinable()) {
+    return bad("no setup has been begun");
+  }
+  setting_up_.join();
+  setting_up_ = {};
+  const std::vector<Queued> queue = std::exchange(queue_, {});
+  Outcome outcome = std::exchange(setup_outcome_, {});
+  answer.context_ms = setup_ms_;
+  if (outcome.code == CUDA_SUCCESS) {
+    outcome = failed(driver_.common.cuCtxSetCurrent(context_), "cuCtxSetCurrent");
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  for (const Queued& queued : queue) {
+    const Descriptor fd(queued.fd);
+    if (outcome.code == CUDA_SUCCESS) {
+      outcome = queued.host ? map_host(queued.range, fd.get()) : map_memory(queued.range, fd.get());
+    }
+  }
+  answer.map_ms = milliseconds_since(begin);
+  return outcome;
 }
 
 Outcome Standby::setup(const protocol::Setup& setup) {
@@ -407,6 +483,11 @@ CUresult Standby::serve(LaneThread& lane, std::uint32_t type, std::span<const st
       case LaneRequest::kLaunch:
         if (const auto message = protocol::decode<RemoteLaunch>(payload)) {
           outcome = launch(*message);
+        }
+        break;
+      case LaneRequest::kPrepare:
+        if (const auto message = protocol::decode<protocol::PrepareLaunch>(payload)) {
+          outcome = prepare(message->function);
         }
         break;
       case LaneRequest::kReplay:
@@ -698,6 +779,39 @@ Outcome Standby::replay(const RemoteReplay& wanted, protocol::ReplayResult& resu
                   "the marker of a replay");
   }
   return {};
+}
+
+Outcome Standby::prepare(std::uint64_t number) {
+  if (number == 0) {
+    return rehearse();
+  }
+  CUfunction function = nullptr;
+  if (Outcome o = function_of(number, function); o.code != CUDA_SUCCESS) {
+    return o;
+  }
+  // With lazy loading the code comes to the device by the first launch, or by this (CUDA 12.4).
+  if (auto* const load = reinterpret_cast<decltype(&::cuFuncLoad)>(driver_.symbol("cuFuncLoad"))) {
+    return failed(load(function), "loading a function");
+  }
+  return {};
+}
+
+// A replay of nothing, over memory of our own.
+Outcome Standby::rehearse() {
+  constexpr std::uint64_t kSize = 4096;
+  driver_api::Scratch scratch(driver_.common);
+  if (!scratch.allocate(kSize)) {
+    return bad("no room for a rehearsal", CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  idempotency::Range range{};
+  range.begin = scratch.get();
+  range.end = range.begin + kSize;
+  Relaunch nothing;
+  nothing.launch = [] { return CUDA_SUCCESS; };
+  nothing.stream = CU_STREAM_LEGACY;
+  nothing.max_attempts = 1;
+  const Result done = recovery::replay(driver_.common, ops_, nothing, {&range, 1}, 1);
+  return done.recovered ? Outcome{} : bad("a rehearsal failed", CUDA_ERROR_UNKNOWN);
 }
 
 Outcome Standby::copy(LaneThread& lane, LaneRequest type, const protocol::LaneCopy& copy) {

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cupti/driver_api/device_ops.h"
@@ -37,6 +38,7 @@ class Standby {
  public:
   explicit Standby(const StandbyDriver& driver)
       : driver_(driver), ops_(driver.common), replay_buffers_(driver_.common) {}
+  ~Standby();
 
   // One control message but kAddLane. Takes over the frame's descriptor.
   protocol::StandbyAnswer control(protocol::Frame& frame);
@@ -57,6 +59,11 @@ class Standby {
 
  private:
   Outcome setup(const protocol::Setup& setup);
+  // In a thread of its own, so that memory can be received meanwhile.
+  Outcome begin_setup(const protocol::Setup& setup);
+  Outcome finish_setup(protocol::StandbyAnswer& answer);
+  Outcome prepare(std::uint64_t function);
+  Outcome rehearse();
   Outcome map_memory(const protocol::MemoryRange& range, int fd);
   Outcome unmap_memory(const protocol::MemoryRange& range);
   Outcome map_host(const protocol::MemoryRange& range, int fd);
@@ -90,7 +97,17 @@ class Standby {
   std::uint64_t arena_ = 0;
   std::uint64_t arena_size_ = 0;
 
-  // Of the control thread.
+  // Of the control thread: the setup under way, and what came meanwhile.
+  std::thread setting_up_;
+  Outcome setup_outcome_;  // of that thread, until it is joined
+  double setup_ms_ = 0;    // the same
+  struct Queued {
+    protocol::MemoryRange range;
+    bool host = false;
+    int fd = -1;
+  };
+  std::vector<Queued> queue_;
+
   struct Mapping {
     std::uint64_t size = 0;
     bool reserved = false;  // outside the arena: its addresses are reserved for it alone

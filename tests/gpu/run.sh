@@ -14,6 +14,7 @@
 #   takeover    gpu-4-takeover.txt         sticky faults survived
 #   torch-takeover  gpu-4-torch-takeover.txt   a PyTorch training survives one
 #   steering    gpu-4-steering.txt         what programs see of their memory, and what it costs
+#   takeover-time  gpu-4-takeover-time.*   how long a takeover takes with 64 GiB and 100 modules
 #
 # Needs python3 (standard library; torch for `torch`) and coreutils. Exit status: 0 all pass,
 # 1 something failed or was not run, 2 bad usage.
@@ -24,7 +25,7 @@ stage=stage out=gpu-results jobs=8 total=540
 sections=()
 
 usage() {
-  sed -n '3,21s/^# \{0,1\}//p' "$0"
+  sed -n '3,22s/^# \{0,1\}//p' "$0"
 }
 
 while [ $# -gt 0 ]; do
@@ -34,11 +35,12 @@ while [ $# -gt 0 ]; do
       declare "${1#--}=$2"
       shift 2 ;;
     --help | -h) usage; exit 0 ;;
-    matrix | oom | not-fired | bench | torch | takeover | torch-takeover | steering) sections+=("$1"); shift ;;
+    matrix | oom | not-fired | bench | torch | takeover | torch-takeover | steering | takeover-time)
+      sections+=("$1"); shift ;;
     *) echo "run.sh: unknown argument '$1'" >&2; usage >&2; exit 2 ;;
   esac
 done
-[ ${#sections[@]} -gt 0 ] || sections=(matrix oom not-fired bench torch takeover torch-takeover steering)
+[ ${#sections[@]} -gt 0 ] || sections=(matrix oom not-fired bench torch takeover torch-takeover steering takeover-time)
 for number in "$jobs" "$total"; do
   case $number in
     '' | *[!0-9]* | 0*) echo "run.sh: not a positive whole number: '$number'" >&2; exit 2 ;;
@@ -55,7 +57,7 @@ timeout -k 5 30 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 
 # The launch bound benchmark is alone on the machine; the time that is left is shared out as it
 # goes, so that a section that hangs cannot take all of it from those behind.
-declare -A share=([matrix]=240 [oom]=90 [not-fired]=90 [bench]=150 [torch]=240 [takeover]=240 [torch-takeover]=200 [steering]=150)
+declare -A share=([matrix]=240 [oom]=90 [not-fired]=90 [bench]=150 [torch]=240 [takeover]=240 [torch-takeover]=200 [steering]=150 [takeover-time]=300)
 failed=0
 for section in "${sections[@]}"; do
   left=$((total - SECONDS))
@@ -85,6 +87,7 @@ for section in "${sections[@]}"; do
     torch) "${outer[@]}" python3 "$here/pytorch.py" "${common[@]}"; status=$? ;;
     steering) "${outer[@]}" bash "$here/steering.sh" "$stage" "$out/gpu-4-steering.txt"; status=$? ;;
     torch-takeover) "${outer[@]}" python3 "$here/torch_takeover.py" "${common[@]}"; status=$? ;;
+    takeover-time) "${outer[@]}" python3 "$here/takeover_time.py" "${common[@]}"; status=$? ;;
     # Many contexts at a time make each of them slow.
     takeover)
       "${outer[@]}" python3 "$here/takeover.py" --stage "$stage" --out "$out" --limit "$limit" \

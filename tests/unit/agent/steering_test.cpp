@@ -5,6 +5,7 @@
 #include "cupti/agent/steering.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <memory>
@@ -228,6 +229,60 @@ struct Recorder final : Steering::Sink {
   CUresult code = CUDA_SUCCESS;
 };
 
+// Has a share of everything that is made, and lets go of what is gone only when it is made to.
+struct Share final : Steering::Watcher {
+  void made(const SteeredMemory& memory) noexcept override {
+    fake->look();
+    EXPECT_TRUE(fake->mapped.contains(memory.address) && fake->handles.contains(memory.handle));
+    EXPECT_TRUE(held.emplace(memory.address, memory).second) << "made twice";
+    ++fake->handles.at(memory.handle).second;
+  }
+  void made(const SharedHost& host) noexcept override {
+    EXPECT_TRUE(fake->registered.contains(host.address));
+    EXPECT_TRUE(hosts.insert(host.address).second);
+  }
+  void gone(std::uint64_t address) noexcept override {
+    fake->look();
+    if (hosts.erase(address) != 0) {
+      EXPECT_TRUE(fake->registered.contains(address)) << "too late";
+      return;
+    }
+    const auto at = held.find(address);
+    if (at == held.end()) {
+      return;
+    }
+    EXPECT_GE(fake->handles.at(at->second.handle).second, 2) << "too late";
+    left.push_back(at->second);
+    held.erase(at);
+  }
+  bool let_go() noexcept override {
+    for (const SteeredMemory& one : left) {
+      release(one);
+    }
+    left.clear();
+    ++asked;
+    return true;
+  }
+  std::uint64_t outstanding(int device) noexcept override {
+    std::uint64_t bytes = 0;
+    for (const SteeredMemory& one : left) {
+      bytes += one.device == device ? one.size : 0;
+    }
+    return bytes;
+  }
+  static void release(const SteeredMemory& one) {
+    auto& [size, count] = fake->handles.at(one.handle);
+    if (--count == 0) {
+      fake->used -= size;
+      fake->handles.erase(one.handle);
+    }
+  }
+  std::map<std::uint64_t, SteeredMemory> held;
+  std::vector<SteeredMemory> left;
+  std::set<std::uint64_t> hosts;
+  int asked = 0;
+};
+
 class SteeringTest : public testing::Test {
  protected:
   SteeringTest() {
@@ -404,6 +459,101 @@ TEST_F(SteeringTest, BeforeItReportsOutOfMemoryItGivesUpWhatItKeeps) {
   p.size = 50 * kMiB;
   p.prop = &properties;
   EXPECT_EQ(call("cuMemCreate", p, CUDA_ERROR_OUT_OF_MEMORY), CUDA_SUCCESS);
+}
+
+TEST_F(SteeringTest, WhoeverHasAShareOfMemoryIsToldAndLetsGoBeforeThereIsNoRoom) {
+  Share share;
+  CUdeviceptr a = 0, b = 0, c = 0;
+  steering_.set_watcher(&share);
+  ASSERT_EQ(alloc(&a, 40 * kMiB), CUDA_SUCCESS);
+  ASSERT_EQ(alloc(&b, 1000), CUDA_SUCCESS);
+  ASSERT_EQ(alloc(&c, 1000), CUDA_SUCCESS);  // of the same chunk
+  EXPECT_EQ(share.held.size(), 2U);
+  ASSERT_EQ(free(c), CUDA_SUCCESS);
+  ASSERT_EQ(free(b), CUDA_SUCCESS);
+  ASSERT_EQ(free(a), CUDA_SUCCESS);
+  EXPECT_EQ(share.held.size(), 2U) << "empty chunks are kept, and its share with them";
+  EXPECT_EQ(share.asked, 0);
+  // Their room is needed: they go, and it is asked to let go before the driver is tried again.
+  ASSERT_EQ(alloc(&a, 60 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(share.asked, 1);
+  EXPECT_EQ(share.held.size(), 1U);
+  EXPECT_EQ(alloc(&b, 20 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(share.asked, 2);
+  // What is gone for the program and has not gone from the device yet counts as free.
+  ASSERT_EQ(free(a), CUDA_SUCCESS);
+  CUmemGenericAllocationHandle handle = 0;
+  CUmemAllocationProp properties{};
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  cuMemCreate_params p{};
+  p.handle = &handle;
+  p.size = 50 * kMiB;
+  p.prop = &properties;
+  EXPECT_EQ(call("cuMemCreate", p, CUDA_ERROR_OUT_OF_MEMORY), CUDA_SUCCESS);
+  EXPECT_EQ(share.asked, 3);
+  driver_state_.current = context_number(3);  // of another device
+  driver_state_.capacity = 1024 * kMiB;
+  share.let_go();
+  ASSERT_EQ(alloc(&c, 300 * kMiB), CUDA_SUCCESS);
+  ASSERT_EQ(free(c), CUDA_SUCCESS);  // more than is kept
+  EXPECT_TRUE(share.held.empty());
+  std::size_t free_bytes = 100;
+  std::size_t total = 0;
+  cuMemGetInfo_v2_params info{};
+  info.free = &free_bytes;
+  info.total = &total;
+  EXPECT_EQ(call("cuMemGetInfo_v2", info, CUDA_SUCCESS), CUDA_SUCCESS);
+  EXPECT_EQ(free_bytes, 100 + 300 * kMiB);
+  share.let_go();
+  EXPECT_EQ(driver_state_.used, 50 * kMiB) << "nothing but the app's own";
+}
+
+TEST_F(SteeringTest, WhoeverHasAShareIsToldOfMappingsAndPinnedMemory) {
+  Share share;
+  steering_.set_watcher(&share);
+  CUmemGenericAllocationHandle handle = 0;
+  CUmemAllocationProp properties{};
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  cuMemCreate_params create{};
+  create.handle = &handle;
+  create.size = 2 * kMiB;
+  create.prop = &properties;
+  driver_state_.exportable = false;
+  ASSERT_EQ(call("cuMemCreate", create, CUDA_ERROR_NOT_SUPPORTED), CUDA_SUCCESS);
+  driver_state_.mapped[0x6000'0000'0000] = handle;
+  cuMemMap_params map{};
+  map.ptr = 0x6000'0000'0000;
+  map.size = 2 * kMiB;
+  map.handle = handle;
+  ASSERT_EQ(call("cuMemMap", map, CUDA_SUCCESS), CUDA_SUCCESS);
+  ASSERT_TRUE(share.held.contains(map.ptr));
+  EXPECT_EQ(share.held[map.ptr].handle, handle);
+  cuMemUnmap_params unmap{};
+  unmap.ptr = map.ptr;
+  unmap.size = map.size;
+  ASSERT_EQ(call("cuMemUnmap", unmap, CUDA_SUCCESS), CUDA_SUCCESS);
+  EXPECT_TRUE(share.held.empty());
+  map.offset = 4096;  // not whole: not handed over at a fault either
+  ASSERT_EQ(call("cuMemMap", map, CUDA_SUCCESS), CUDA_SUCCESS);
+  EXPECT_TRUE(share.held.empty());
+
+  void* pinned = nullptr;
+  cuMemHostAlloc_params host{};
+  host.pp = &pinned;
+  host.bytesize = 80 * kMiB;  // more than is kept
+  CUdeviceptr first = 0;
+  ASSERT_EQ(alloc(&first, 16), CUDA_SUCCESS);
+  ASSERT_EQ(call("cuMemHostAlloc", host, CUDA_SUCCESS), CUDA_SUCCESS);
+  EXPECT_EQ(share.hosts.size(), 1U);
+  const SharedHost block = steering_.hosts()[0];
+  const int fd = steering_.copy_fd(block);
+  EXPECT_GE(fd, 0);
+  ::close(fd);
+  cuMemFreeHost_params free_host{};
+  free_host.p = pinned;
+  ASSERT_EQ(call("cuMemFreeHost", free_host, CUDA_ERROR_INVALID_VALUE), CUDA_SUCCESS);
+  EXPECT_TRUE(share.hosts.empty());
+  EXPECT_EQ(steering_.copy_fd(block), -1) << "it may be another file's by now";
 }
 
 TEST_F(SteeringTest, KeptMemoryCountsAsFree) {

@@ -589,6 +589,77 @@ TEST_F(StandbyTest, SetupIsRefusedWhereItMust) {
   EXPECT_EQ(link_->setup(setup).code, CUDA_ERROR_INVALID_VALUE) << "once is enough";
 }
 
+TEST_F(StandbyTest, MemoryCanBeSentBeforeTheContextIsThere) {
+  Chunk first(kArena);
+  Chunk second(kArena + 2 * kChunk);
+  open();
+  StandbySetup setup;
+  setup.device_uuid = device_uuid();
+  setup.arena = kArena;
+  setup.arena_size = kArenaSize;
+  EXPECT_EQ(link_->finish_setup().code, CUDA_ERROR_INVALID_VALUE) << "nothing has been begun";
+  good(link_->begin_setup(setup));
+  EXPECT_EQ(link_->begin_setup(setup).code, CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(link_->setup(setup).code, CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(link_->map_memory(kArena, kChunk, -1).code, CUDA_ERROR_INVALID_VALUE);
+  const StandbyLink::Memory memories[] = {{first.address(), kChunk, first.fd()},
+                                          {second.address(), kChunk, second.fd()}};
+  good(link_->map_memories(memories));
+  StandbyLink::SetupTimes times;
+  good(link_->finish_setup(&times));
+  EXPECT_GT(times.context_ms, 0);
+  EXPECT_EQ(link_->finish_setup().code, CUDA_ERROR_INVALID_VALUE);
+  good(link_->prepare(0));
+  EXPECT_EQ(link_->prepare(kFill).code, CUDA_ERROR_INVALID_HANDLE);
+  good(link_->load_module(kModule, ptx()));
+  CUfunction out = nullptr;
+  cuModuleGetFunction_params params{&out, reinterpret_cast<CUmodule>(kModule), "fill"};
+  good(call("cuModuleGetFunction", &params, kFill));
+  good(link_->prepare(kFill));
+  for (Chunk* const chunk : {&first, &second}) {
+    good(link_->launch(fill(chunk->address(), 100, 7)));
+    good(synchronize());
+    EXPECT_EQ(chunk->words(100)[99], 99U * 7);
+    good(link_->unmap_memory(chunk->address(), kChunk));
+  }
+}
+
+TEST_F(StandbyTest, WhatGoesWrongBehindASetupIsSaidAtItsEnd) {
+  StandbySetup setup;
+  setup.arena = kArena;
+  setup.arena_size = kArenaSize;
+  open();
+  setup.device_uuid = std::string(16, 'x');
+  good(link_->begin_setup(setup));
+  EXPECT_EQ(link_->finish_setup().code, CUDA_ERROR_NO_DEVICE);
+  setup.device_uuid = device_uuid();
+  good(link_->begin_setup(setup));
+  good(link_->map_memory(kArena, kChunk, 0));  // whatever that is, it is no memory
+  EXPECT_NE(link_->finish_setup().code, 0);
+}
+
+// As many messages as there may be chunks, and one among them that fails.
+TEST_F(StandbyTest, ManyPiecesOfMemory) {
+  constexpr std::size_t kPieces = 200;
+  set_up();
+  Chunk chunk(kArena + (std::uint64_t{1} << 32));
+  std::vector<StandbyLink::Memory> memories;
+  for (std::size_t i = 0; i < kPieces; ++i) {
+    memories.push_back({kArena + i * 2 * kChunk, kChunk, chunk.fd()});
+  }
+  good(link_->map_memories(memories));
+  good(link_->map_memories({}));
+  for (const auto& memory : memories) {
+    good(link_->unmap_memory(memory.address, kChunk));
+  }
+  memories[70].fd = -1;
+  EXPECT_EQ(link_->map_memories(memories).code, CUDA_ERROR_INVALID_VALUE);
+  EXPECT_TRUE(link_->alive());
+  good(link_->unmap_memory(memories[0].address, kChunk));
+  link_->kill();
+  EXPECT_FALSE(link_->map_memories(memories).sent);
+}
+
 TEST_F(StandbyTest, EveryThreadHasItsOwnLaneWhichEndsWithIt) {
   Chunk chunk(kArena);
   load();
