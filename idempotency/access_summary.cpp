@@ -8,6 +8,8 @@
 #include <unordered_set>
 
 #include "idempotency/abstract_value.h"
+#include "idempotency/address_program.h"
+#include "idempotency/written_registers.h"
 
 namespace gpurecover::idempotency {
 
@@ -84,7 +86,7 @@ namespace {
 
 constexpr std::uint32_t kNone = ptx::kNoIndex;
 constexpr std::size_t kMaxFrames = 2048, kMaxNodes = 4u << 20, kMaxCells = 1024,
-                      kMaxTermInfos = 4096;
+                      kMaxTermInfos = 4096, kMaxPlaces = 2000;
 constexpr std::uint32_t kMaxDepth = 24;
 constexpr std::uint64_t kMaxSteps = 8'000'000;
 
@@ -135,76 +137,6 @@ struct FunctionInfo {
   std::vector<std::uint32_t> also_into;  // per node: register node that it flows into, or kNone
   std::vector<bool> never_written;       // per register
 };
-
-bool writes_first_operand(Opcode op) {
-  switch (op) {
-    case Opcode::kUnknown:
-    case Opcode::kApplypriority:
-    case Opcode::kBra:
-    case Opcode::kBrkpt:
-    case Opcode::kBrx:
-    case Opcode::kCall:
-    case Opcode::kCp:
-    case Opcode::kDiscard:
-    case Opcode::kExit:
-    case Opcode::kFence:
-    case Opcode::kGriddepcontrol:
-    case Opcode::kMembar:
-    case Opcode::kNanosleep:
-    case Opcode::kPmevent:
-    case Opcode::kPrefetch:
-    case Opcode::kPrefetchu:
-    case Opcode::kRed:
-    case Opcode::kRet:
-    case Opcode::kSetmaxnreg:
-    case Opcode::kSt:
-    case Opcode::kStackrestore:
-    case Opcode::kStmatrix:
-    case Opcode::kSured:
-    case Opcode::kSust:
-    case Opcode::kTrap:
-      return false;
-    default:
-      return true;
-  }
-}
-// In these, the first operand may be a source or a destination: it is one that does not end the
-// life of an older value.
-bool may_not_write_first_operand(const Instruction& i) {
-  switch (i.opcode) {
-    case Opcode::kBar:
-    case Opcode::kBarrier:
-    case Opcode::kMbarrier:
-    case Opcode::kMultimem:
-    case Opcode::kTcgen05:
-    case Opcode::kTensormap:
-    case Opcode::kWgmma:
-    case Opcode::kWmma:
-    case Opcode::kClusterlaunchcontrol:
-      return true;
-    default:
-      return i.has_unknown_modifier;
-  }
-}
-
-// Operand indexes (in the pool) of the registers that `i` writes.
-template <typename F>
-void for_each_written(const Function& f, const Instruction& i, F&& visit) {
-  if (!writes_first_operand(i.opcode) || i.operand_count == 0) {
-    return;
-  }
-  const std::uint32_t first = i.first_operand;
-  const Operand& o = f.operands[first];
-  if (o.kind == OperandKind::kRegister) {
-    visit(first, o);
-  } else if (o.kind == OperandKind::kVector) {
-    for (std::uint32_t k = 0; k < o.count; ++k) {
-      if (f.operands[o.first + k].kind == OperandKind::kRegister) {
-        visit(o.first + k, f.operands[o.first + k]);
-      }
-    }
-  }
-}
 
 FunctionInfo inspect(const Function& f) {
   FunctionInfo info;
@@ -437,9 +369,31 @@ class Analysis {
     return a;
   }
 
+  // The place of `i` in the kernel's own code: of its address operand `pool`, `size_pool` being
+  // that of its size where `bytes` is 0.
+  void record_place(std::uint32_t frame, const Instruction& i, std::uint32_t pool,
+                    AccessKind kind, std::uint32_t bytes, std::uint32_t size_pool = kNone) {
+    place_ = kNone;
+    if (frame != 0 || !recording_ || places_.size() >= kMaxPlaces ||
+        (bytes == 0 && size_pool == kNone)) {
+      return;
+    }
+    AccessPlace p;
+    p.instruction = static_cast<std::uint32_t>(&i - kernel_.code.data());
+    p.operand = pool;
+    p.bytes = bytes;
+    p.size = size_pool;
+    p.reads = kind != AccessKind::kWrite;
+    p.writes = kind != AccessKind::kRead;
+    place_ = static_cast<std::uint32_t>(places_.size());
+    places_.push_back(p);
+  }
+
   void record(AccessKind kind, Space space, const Value& address, std::uint32_t bytes,
               std::uint32_t line) {
     Access a;
+    const std::uint32_t place = place_;
+    place_ = kNone;
     a.kind = kind;
     a.space = space == Space::kConst    ? MemorySpace::kConst
               : space == Space::kGlobal ? MemorySpace::kGlobal
@@ -459,6 +413,12 @@ class Analysis {
       if (old.kind == a.kind && old.space == a.space && old.alternatives == a.alternatives) {
         old.element_bytes = std::min(old.element_bytes, bytes);
         old.line = std::min(old.line, line);
+        // One place that cannot be expressed: the access as a whole cannot.
+        if (place == kNone) {
+          old.sites.clear();
+        } else if (!old.sites.empty()) {
+          old.sites.push_back(place);
+        }
         return;
       }
     }
@@ -466,10 +426,26 @@ class Analysis {
       defeat("more than 4096 different memory accesses", 0);
       return;
     }
+    if (place != kNone)
+      a.sites.push_back(place);
     out_.accesses.push_back(std::move(a));
   }
 
   void finish() {
+    for (const std::string& name : out_.symbols) {
+      std::uint64_t bytes = 0;
+      for (const ptx::Variable& v : module_.variables) {
+        if (v.name == name && !v.unsized)
+          bytes = v.size;
+      }
+      out_.symbol_bytes.push_back(bytes);
+    }
+    if (out_.defeats.empty())
+      out_.addresses = build_address_program(module_, kernel_, places_, out_.symbols);
+    if (out_.addresses == nullptr) {
+      for (Access& a : out_.accesses)
+        a.sites.clear();
+    }
     std::sort(out_.accesses.begin(), out_.accesses.end(),
               [](const Access& a, const Access& b) { return a.line < b.line; });
   }
@@ -1164,8 +1140,10 @@ class Analysis {
       loaded.join(load_memory(shared_, bytes));
     if (!s.device.empty()) {
       loaded.join(flagged(bytes < 8 ? Form::kScaled : Form::kDark | Form::kLoaded));
-      if (recording_)
+      if (recording_) {
+        record_place(frame, i, pool, AccessKind::kRead, bytes * i.vector);
         record(AccessKind::kRead, i.space, s.device, bytes * i.vector, i.line);
+      }
     }
     each_destination([&](std::uint32_t k) {
       Value v = loaded;
@@ -1231,6 +1209,7 @@ class Analysis {
         store_local(s.local_address, std::uint64_t{k} * bytes, bytes, v);
     });
     if (!s.device.empty() && recording_) {
+      record_place(frame, i, pool, AccessKind::kWrite, bytes * i.vector);
       record(AccessKind::kWrite, i.space, s.device, bytes * i.vector, i.line);
     }
   }
@@ -1270,6 +1249,7 @@ class Analysis {
     if (!s.device.empty()) {
       result.join(flagged(bytes < 8 ? Form::kScaled : Form::kDark | Form::kLoaded));
       if (recording_) {
+        record_place(frame, i, pool, AccessKind::kReadModifyWrite, bytes * i.vector);
         record(AccessKind::kReadModifyWrite, i.space, s.device, bytes * i.vector, i.line);
       }
     }
@@ -1279,7 +1259,7 @@ class Analysis {
 
   // An access of unknown width through the address operand `pool`.
   void touch(std::uint32_t frame, const Instruction& i, std::uint32_t pool, AccessKind kind,
-             Space space, std::uint32_t bytes) {
+             Space space, std::uint32_t bytes, std::uint32_t size_pool = kNone) {
     const Value address = read(frame, pool);
     if (address.empty())
       return no_address(i);
@@ -1294,8 +1274,10 @@ class Analysis {
       if (s.local)
         store_local(s.local_address, 0, 0, pieces);
     }
-    if (!s.device.empty() && recording_)
+    if (!s.device.empty() && recording_) {
+      record_place(frame, i, pool, kind, 0, size_pool);
       record(kind, space, s.device, bytes, i.line);
+    }
   }
 
   void fill_shared_from_memory() { store_memory(shared_, 8, flagged(Form::kDark | Form::kLoaded)); }
@@ -1322,12 +1304,13 @@ class Analysis {
     const std::uint32_t to = i.first_operand, from = i.first_operand + 1;
     if (!to_device)
       fill_shared_from_memory();
+    const std::uint32_t size = i.operand_count > 2 ? i.first_operand + 2 : kNone;
     if (from_device)
-      touch(frame, i, from, AccessKind::kRead, Space::kGlobal, 0);
+      touch(frame, i, from, AccessKind::kRead, Space::kGlobal, 0, size);
     if (to_device) {
       touch(frame, i, to,
             i.has(Modifier::kReduce) ? AccessKind::kReadModifyWrite : AccessKind::kWrite,
-            Space::kGlobal, 0);
+            Space::kGlobal, 0, size);
     }
   }
 
@@ -1801,6 +1784,8 @@ class Analysis {
   std::unordered_map<const Function*, std::unique_ptr<FunctionInfo>> infos_;
   std::vector<std::unique_ptr<Frame>> frames_;
   std::vector<TermInfo> terms_;
+  std::vector<AccessPlace> places_;  // of `out_`'s accesses: their sites, once these are made
+  std::uint32_t place_ = kNone;      // of the access about to be recorded
   Memory shared_;
   std::unordered_map<const ptx::Variable*, std::size_t> local_ids_;
   std::unordered_map<std::uint32_t, LocalVariable> locals_;  // by the ids above; 0: anywhere

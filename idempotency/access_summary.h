@@ -62,8 +62,20 @@ struct Alternative {
   bool operator==(const Alternative&) const = default;
 };
 
-// The address as an expression of thread and block indices and scalar parameters: not computed yet.
-struct AddressExpression;
+// Addresses as expressions of thread and block indices, loop counters and scalar parameters.
+struct AddressProgram;
+
+// Of a launch. All zero: not known, and then nothing is exact.
+struct LaunchDimensions {
+  std::uint32_t grid[3] = {0, 0, 0};   // blocks
+  std::uint32_t block[3] = {0, 0, 0};  // threads of a block
+  std::uint32_t shared_bytes = 0;      // dynamic shared memory
+
+  bool known() const {
+    return grid[0] != 0 && grid[1] != 0 && grid[2] != 0 && block[0] != 0 && block[1] != 0 &&
+           block[2] != 0;
+  }
+};
 
 struct Access {
   AccessKind kind = AccessKind::kRead;
@@ -75,8 +87,9 @@ struct Access {
   // A declared range relative to the root's value, in bytes: [begin, end). end == 0: the whole
   // allocation. Analysis always leaves it 0.
   std::uint64_t range_begin = 0, range_end = 0;
-  bool must_write = false;  // surely written before any read: not computed yet
-  std::shared_ptr<const AddressExpression> expression;  // not computed yet: always null
+  // Where the code makes this access: indexes of KernelSummary::addresses' sites. Empty: places
+  // whose addresses cannot be expressed are among them.
+  std::vector<std::uint32_t> sites;
 };
 
 enum class Origin : std::uint8_t { kAnalysis, kDeclaration };
@@ -87,6 +100,8 @@ struct KernelSummary {
   std::uint32_t param_bytes = 0;     // size of the parameter block
   std::vector<Access> accesses;      // no two alike
   std::vector<std::string> symbols;  // names of module variables that accesses start from
+  std::vector<std::uint64_t> symbol_bytes;  // their sizes; 0: not known
+  std::shared_ptr<const AddressProgram> addresses;  // null: none could be expressed
   // Why the analysis says nothing about this kernel; fit for users ("calls a function through a
   // pointer (line 120)"). Not empty: the verdict is `unknown` with the first one.
   std::vector<std::string> defeats;

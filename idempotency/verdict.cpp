@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "idempotency/address_program.h"
+
 namespace gpurecover::idempotency {
 namespace {
 
@@ -15,7 +17,7 @@ std::string hex(std::uint64_t value) {
   return buffer;
 }
 
-// Sorted, and those that overlap or touch made one.
+// Sorted, and those that overlap made one; also those that touch and are equally exact.
 void merge(std::vector<Range>& ranges) {
   if (ranges.size() < 2) {
     return;
@@ -25,7 +27,9 @@ void merge(std::vector<Range>& ranges) {
   });
   std::size_t last = 0;
   for (std::size_t i = 1; i < ranges.size(); ++i) {
-    if (ranges[i].begin <= ranges[last].end) {
+    if (ranges[i].begin < ranges[last].end ||
+        (ranges[i].begin == ranges[last].end && ranges[i].exact == ranges[last].exact)) {
+      ranges[last].exact = ranges[last].exact && ranges[i].exact;
       ranges[last].end = std::max(ranges[last].end, ranges[i].end);
     } else {
       ranges[++last] = ranges[i];
@@ -34,42 +38,83 @@ void merge(std::vector<Range>& ranges) {
   ranges.resize(last + 1);
 }
 
-// The overlap of two merged lists, added to `out`.
-void intersect(const std::vector<Range>& a, const std::vector<Range>& b, std::vector<Range>& out) {
+// Whether two merged lists overlap.
+bool intersect(const std::vector<Range>& a, const std::vector<Range>& b) {
   std::size_t i = 0, j = 0;
   while (i < a.size() && j < b.size()) {
-    const std::uint64_t begin = std::max(a[i].begin, b[j].begin);
-    const std::uint64_t end = std::min(a[i].end, b[j].end);
-    if (begin < end) {
-      out.push_back({begin, end});
+    if (std::max(a[i].begin, b[j].begin) < std::min(a[i].end, b[j].end)) {
+      return true;
     }
     (a[i].end < b[j].end ? i : j) += 1;
   }
+  return false;
 }
+
+// What one access may touch; `site` if that is by its expression, and then a stride may be found.
+struct Touched {
+  ByteSet set;
+  std::uint32_t site = kNoSlot;
+  bool refined = false;
+};
+
+// What deciding needs again and again: kept by each thread, so that it allocates nothing.
+struct Workshop {
+  AddressEvaluator evaluator;
+  std::vector<std::uint64_t> addresses;
+  std::vector<Touched> reads, writes;
+};
+Workshop& workshop() {
+  static thread_local Workshop w;
+  return w;
+}
+
+// Module variables whose address nobody can tell are put where no memory is, so that what is read of
+// them can still be seen to stay inside them.
+constexpr std::uint64_t kNowhere = 0x6b00'0000'0000'0000, kNowhereStep = std::uint64_t{1} << 40;
 
 class Decider {
  public:
-  Decider(const KernelSummary& summary, std::span<const std::byte> args, const MemoryMap& map,
-          const SymbolRanges& symbols, Verdict& out)
+  Decider(const KernelSummary& summary, std::span<const std::byte> args,
+          const LaunchDimensions& dimensions, const MemoryMap& map, const SymbolRanges& symbols,
+          Verdict& out)
       : summary_(summary),
         args_(args),
         symbols_(addresses(summary, symbols)),
         memory_(map),
-        out_(out) {}
+        out_(out),
+        shop_(workshop()) {
+    shop_.reads.clear();
+    shop_.writes.clear();
+    if (summary.addresses == nullptr || !dimensions.known()) {
+      return;
+    }
+    program_ = summary.addresses.get();
+    shop_.addresses.clear();
+    for (std::size_t k = 0; k < symbols_.size(); ++k) {
+      const std::uint64_t bytes = k < summary.symbol_bytes.size() ? summary.symbol_bytes[k] : 0;
+      shop_.addresses.push_back(symbols_[k]                           ? symbols_[k]->begin
+                                : bytes != 0 && bytes < kNowhereStep / 2 ? nowhere(k)
+                                                                      : 0);
+    }
+    shop_.evaluator.run(*program_, args, dimensions, shop_.addresses);
+  }
 
   void run() {
+    all_exact_ = true;
     for (const Access& a : summary_.accesses) {
-      for (const Alternative& alternative : a.alternatives) {
-        visit(a, alternative);
-      }
+      visit(a);
     }
     merge(out_.reads);
     merge(out_.writes);
     merge(out_.clobbered);
+    merge(out_.covered);
+    out_.all_in_bounds = all_exact_ && !unknown_;
+    if (out_.all_in_bounds && summary_.origin == Origin::kAnalysis) {
+      out_.trust = Trust::kProved;
+    }
     if (out_.proved_clobber) {
       // It stands whatever else is not known.
-      intersect(out_.writes, out_.reads, out_.clobbered);
-      merge(out_.clobbered);
+      add_overlaps();
       out_.kind = VerdictKind::kClobbers;
       out_.reason = "reads and rewrites memory in one atomic step (at " +
                     hex(out_.clobbered.front().begin) + ")";
@@ -80,8 +125,7 @@ class Decider {
       return;
     }
     const bool rewrites = !out_.clobbered.empty();
-    intersect(out_.writes, out_.reads, out_.clobbered);
-    merge(out_.clobbered);
+    add_overlaps();
     if (!out_.clobbered.empty()) {
       out_.kind = VerdictKind::kClobbers;
       out_.reason = (rewrites ? "reads and rewrites memory in one atomic step (at "
@@ -119,9 +163,148 @@ class Decider {
     return true;
   }
 
+  static std::uint64_t nowhere(std::size_t symbol) {
+    return kNowhere + kNowhereStep * static_cast<std::uint64_t>(symbol);
+  }
+
+  // The bytes that may be both written and read.
+  void add_overlaps() {
+    if (!intersect(out_.writes, out_.reads)) {
+      return;
+    }
+    const bool few = shop_.reads.size() * shop_.writes.size() <= 65'536;
+    for (Touched& w : shop_.writes) {
+      for (Touched& r : shop_.reads) {
+        const std::uint64_t begin = std::max(w.set.begin, r.set.begin);
+        const std::uint64_t end = std::min(w.set.end, r.set.end);
+        if (begin >= end) {
+          continue;
+        }
+        if (few) {
+          refine(w);
+          refine(r);
+          if (!may_overlap(w.set, r.set)) {
+            continue;
+          }
+        }
+        out_.clobbered.push_back({begin, end, w.site != kNoSlot && r.site != kNoSlot});
+        if (out_.clobbered.size() > 1024) {
+          merge(out_.clobbered);
+        }
+      }
+    }
+    merge(out_.clobbered);
+  }
+
+  void refine(Touched& t) {
+    if (!t.refined && t.site != kNoSlot) {
+      shop_.evaluator.refine(*program_, t.site, t.set);
+    }
+    t.refined = true;
+  }
+
+  // Where the code makes the access, one place after the other; what cannot be expressed, or not be
+  // shown to stay inside an allocation, by the pointers that the address may start from.
+  void visit(const Access& a) {
+    clip_.reset();
+    bool by_pointer = program_ == nullptr || a.sites.empty(), clipped = true;
+    const bool certain = a.alternatives.size() == 1 && a.alternatives[0].roots.size() == 1;
+    if (!by_pointer) {
+      for (const std::uint32_t site : a.sites) {
+        ByteSet set;
+        switch (shop_.evaluator.find(*program_, site, set)) {
+          case AddressEvaluator::Found::kNothing:
+            continue;
+          case AddressEvaluator::Found::kUnknown:
+            by_pointer = true;
+            clipped = false;
+            continue;
+          case AddressEvaluator::Found::kRange:
+            break;
+        }
+        if (add_exact(a, site, set, certain)) {
+          continue;
+        }
+        by_pointer = true;
+        if (!clip_) {
+          clip_ = Range{set.begin, set.end};
+        } else {
+          clip_->begin = std::min(clip_->begin, set.begin);
+          clip_->end = std::max(clip_->end, set.end);
+        }
+      }
+      if (!clipped) {
+        clip_.reset();
+      }
+    }
+    if (!by_pointer) {
+      return;
+    }
+    all_exact_ = false;
+    for (const Alternative& alternative : a.alternatives) {
+      visit(a, alternative);
+    }
+  }
+
+  // False if the set is not inside one live allocation or module variable.
+  bool add_exact(const Access& a, std::uint32_t site, const ByteSet& set, bool certain) {
+    const Range range{set.begin, set.end, true};
+    if (set.begin >= kNowhere && set.begin - kNowhere < kNowhereStep * symbols_.size()) {
+      const std::size_t k = (set.begin - kNowhere) / kNowhereStep;
+      const std::uint64_t bytes = k < summary_.symbol_bytes.size() ? summary_.symbol_bytes[k] : 0;
+      // See visit_symbol: what nobody else knows is harmless to read.
+      return a.kind == AccessKind::kRead && !symbols_[k] && set.end - nowhere(k) <= bytes;
+    }
+    bool host_visible = false, inside = false;
+    const FindResult found = memory_.find(set.begin);
+    for (const Allocation& allocation : found.all()) {
+      if (set.begin >= allocation.address && set.end <= allocation.end()) {
+        inside = true;
+        host_visible |= allocation.host_visible;
+      }
+    }
+    for (std::size_t k = 0; k < symbols_.size() && !inside; ++k) {
+      inside = symbols_[k] && set.begin >= symbols_[k]->begin && set.end <= symbols_[k]->end;
+    }
+    if (!inside) {
+      return false;
+    }
+    if (a.kind == AccessKind::kRead) {
+      for (const std::uint32_t earlier : program_->sites[site].earlier_writes) {
+        if (shop_.evaluator.covers(*program_, earlier, site)) {
+          out_.covered.push_back(range);
+          return true;
+        }
+      }
+    }
+    add(a, range, host_visible, certain, site, set);
+    return true;
+  }
+
   void add(const Access& a, Range range, bool host_visible, bool certain) {
     if (range.begin >= range.end) {
       return;
+    }
+    if (clip_ && a.range_end == 0) {
+      // Nothing outside is touched. (If nothing would be left, the pointer is not what it seems.)
+      const Range cut{std::max(range.begin, clip_->begin), std::min(range.end, clip_->end)};
+      if (cut.begin < cut.end) {
+        range = cut;
+      }
+    }
+    ByteSet set;
+    set.begin = range.begin;
+    set.end = range.end;
+    add(a, range, host_visible, certain, kNoSlot, set);
+  }
+
+  void add(const Access& a, Range range, bool host_visible, bool certain, std::uint32_t site,
+           const ByteSet& set) {
+    if (a.kind != AccessKind::kWrite) {
+      shop_.reads.push_back({set, site, false});
+    }
+    if (a.kind != AccessKind::kRead) {
+      shop_.writes.push_back({set, site, false});
     }
     switch (a.kind) {
       case AccessKind::kRead:
@@ -291,7 +474,11 @@ class Decider {
   const std::vector<std::optional<Range>> symbols_;
   const MemoryReader memory_;
   Verdict& out_;
-  bool unknown_ = false;
+  Workshop& shop_;
+  const AddressProgram* program_ = nullptr;  // null: nothing is exact
+  // What the access at hand stays in, whatever its pointers say.
+  std::optional<Range> clip_;
+  bool unknown_ = false, all_exact_ = false;
 };
 
 }  // namespace
@@ -329,11 +516,14 @@ void Verdict::clear() {
   reads.clear();
   writes.clear();
   clobbered.clear();
+  covered.clear();
+  all_in_bounds = false;
   proved_clobber = writes_host_visible = writes_anything = false;
 }
 
-void decide(const KernelSummary& summary, std::span<const std::byte> args, const MemoryMap& map,
-            const SymbolRanges& symbols, Verdict& out) {
+void decide(const KernelSummary& summary, std::span<const std::byte> args,
+            const LaunchDimensions& dimensions, const MemoryMap& map, const SymbolRanges& symbols,
+            Verdict& out) {
   out.clear();
   try {
     out.trust = summary.origin == Origin::kDeclaration ? Trust::kDeclared : Trust::kBounded;
@@ -349,24 +539,27 @@ void decide(const KernelSummary& summary, std::span<const std::byte> args, const
       out.kind = VerdictKind::kIdempotent;
       return;
     }
-    Decider(summary, args, map, symbols, out).run();
+    Decider(summary, args, dimensions, map, symbols, out).run();
   } catch (const std::exception&) {
     out.clear();  // out of memory; the reason stays empty because it may not fit either
   }
 }
 
-Verdict decide(const KernelSummary& summary, std::span<const std::byte> args, const MemoryMap& map,
+Verdict decide(const KernelSummary& summary, std::span<const std::byte> args,
+               const LaunchDimensions& dimensions, const MemoryMap& map,
                const SymbolRanges& symbols) {
   Verdict v;
-  decide(summary, args, map, symbols, v);
+  decide(summary, args, dimensions, map, symbols, v);
   return v;
 }
 
 void decide_with_declaration(const KernelSummary* analysed, const KernelSummary& declared,
-                             std::span<const std::byte> args, const MemoryMap& map,
-                             const SymbolRanges& symbols, Verdict& out) {
+                             std::span<const std::byte> args, const LaunchDimensions& dimensions,
+                             const MemoryMap& map, const SymbolRanges& symbols, Verdict& out) {
+  bool in_bounds = false;
   if (analysed != nullptr) {
-    decide(*analysed, args, map, symbols, out);
+    decide(*analysed, args, dimensions, map, symbols, out);
+    in_bounds = out.all_in_bounds;
     if (out.kind == VerdictKind::kClobbers && out.proved_clobber) {
       return;
     }
@@ -379,7 +572,8 @@ void decide_with_declaration(const KernelSummary* analysed, const KernelSummary&
     out.clobbered.clear();
     return;
   }
-  decide(declared, args, map, symbols, out);
+  decide(declared, args, dimensions, map, symbols, out);
+  out.all_in_bounds = in_bounds;  // a declaration proves nothing
 }
 
 // --- Declared facts ---

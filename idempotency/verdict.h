@@ -20,7 +20,10 @@ namespace gpurecover::idempotency {
 
 struct Range {
   std::uint64_t begin = 0, end = 0;  // device addresses, end excluded
-  bool operator==(const Range&) const = default;
+  // Every byte that may be touched there is in it by the address's own expression, without any
+  // assumption about the program. Else: the allocation of a pointer, or what of it can be meant.
+  bool exact = false;
+  bool operator==(const Range& o) const { return begin == o.begin && end == o.end; }
 };
 
 // Where a loaded module's variables lie; the agent answers from the driver.
@@ -41,9 +44,12 @@ struct Verdict {
   VerdictKind kind = VerdictKind::kUnknown;
   Trust trust = Trust::kBounded;
   std::string reason;  // empty for kIdempotent
-  // Whole live allocations (or declared parts of them), sorted, merged. Valid for all kinds; of
-  // kUnknown they are what is known, not all.
-  std::vector<Range> reads, writes, clobbered;
+  // Sorted, merged. Valid for all kinds; of kUnknown they are what is known, not all. `reads` leaves
+  // out what a thread reads only after it has written it itself: `covered`.
+  std::vector<Range> reads, writes, clobbered, covered;
+  // Every access of the launch, whatever its verdict, is exact and inside live allocations: it cannot
+  // have caused an address fault. Trust is `proved` only then.
+  bool all_in_bounds = false;
   bool proved_clobber = false;       // kClobbers by a read-modify-write through a known pointer
   bool writes_host_visible = false;  // some write range is memory that the host may look at
   bool writes_anything = false;      // the kernel has a write that is not through a null pointer
@@ -51,22 +57,25 @@ struct Verdict {
   void clear();  // keeps capacity
 };
 
-// Decides for one launch. `args` is the packed parameter block (PTX offsets); bytes beyond its end
+// Decides for one launch of `dimensions`. `args` is the packed parameter block (PTX offsets); bytes beyond its end
 // make the verdict unknown. `out` is overwritten; reuse it, then a typical call allocates nothing.
 // The map is read under one lock, so the answer belongs to one generation.
 //
-// Trust is `bounded`: the assumption is that the program makes no access outside the allocation
-// that a pointer points into. A summary by declaration gives `declared`.
-void decide(const KernelSummary& summary, std::span<const std::byte> args, const MemoryMap& map,
-            const SymbolRanges& symbols, Verdict& out);
-Verdict decide(const KernelSummary& summary, std::span<const std::byte> args, const MemoryMap& map,
+// Trust is `proved` if every address could be expressed and lies inside live allocations, else
+// `bounded`: the assumption is that the program makes no access outside the allocation that a
+// pointer points into. A summary by declaration gives `declared`.
+void decide(const KernelSummary& summary, std::span<const std::byte> args,
+            const LaunchDimensions& dimensions, const MemoryMap& map, const SymbolRanges& symbols,
+            Verdict& out);
+Verdict decide(const KernelSummary& summary, std::span<const std::byte> args,
+               const LaunchDimensions& dimensions, const MemoryMap& map,
                const SymbolRanges& symbols);
 
 // Decides with a declaration beside an analysis (nullptr: there is none). The declaration gives the
 // verdict, except that a proved clobber of the analysis stands.
 void decide_with_declaration(const KernelSummary* analysed, const KernelSummary& declared,
-                             std::span<const std::byte> args, const MemoryMap& map,
-                             const SymbolRanges& symbols, Verdict& out);
+                             std::span<const std::byte> args, const LaunchDimensions& dimensions,
+                             const MemoryMap& map, const SymbolRanges& symbols, Verdict& out);
 
 // --- Declared facts (rule file, [[kernel]]) ---
 

@@ -79,6 +79,12 @@ std::string word_for(const idempotency::Root& root, const Kernel& kernel) {
 
 // Field by field: the launch's own dimensions do not lie in one piece, and to put them together for
 // every launch would cost more than to compare them.
+idempotency::LaunchDimensions dimensions_of(const LaunchCall& launch) {
+  return {{launch.grid[0], launch.grid[1], launch.grid[2]},
+          {launch.block[0], launch.block[1], launch.block[2]},
+          launch.shared_bytes};
+}
+
 bool same(const std::array<std::uint32_t, 7>& dimensions, const LaunchCall& launch) {
   return ((dimensions[0] ^ launch.grid[0]) | (dimensions[1] ^ launch.grid[1]) |
           (dimensions[2] ^ launch.grid[2]) | (dimensions[3] ^ launch.block[0]) |
@@ -156,9 +162,10 @@ bool Agent::decide(ThreadState& state, const Kernel& kernel, const LaunchCall& l
   }
   if (kernel.declared != nullptr) {
     idempotency::decide_with_declaration(kernel.summary.get(), *kernel.declared, state.arguments,
-                                         memory_, kernel.symbols, verdict);
+                                         dimensions_of(launch), memory_, kernel.symbols, verdict);
   } else {
-    idempotency::decide(*kernel.summary, state.arguments, memory_, kernel.symbols, verdict);
+    idempotency::decide(*kernel.summary, state.arguments, dimensions_of(launch), memory_,
+                        kernel.symbols, verdict);
   }
   return true;
 }

@@ -1074,12 +1074,16 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
   void judge(const LoggedLaunch& launch, idempotency::Verdict& verdict) const {
     const auto& kernel = *static_cast<const Kernel*>(launch.kernel);
     verdict.clear();
+    idempotency::LaunchDimensions dimensions;
+    std::copy_n(launch.launch.grid, 3, dimensions.grid);
+    std::copy_n(launch.launch.block, 3, dimensions.block);
+    dimensions.shared_bytes = launch.launch.shared_bytes;
     if (kernel.declared != nullptr) {
       idempotency::decide_with_declaration(kernel.summary.get(), *kernel.declared,
-                                           launch.launch.arguments, t_.parts_.memory,
+                                           launch.launch.arguments, dimensions, t_.parts_.memory,
                                            kernel.symbols, verdict);
     } else if (kernel.summary != nullptr) {
-      idempotency::decide(*kernel.summary, launch.launch.arguments, t_.parts_.memory,
+      idempotency::decide(*kernel.summary, launch.launch.arguments, dimensions, t_.parts_.memory,
                           kernel.symbols, verdict);
     } else {
       verdict.kind = idempotency::VerdictKind::kUnknown;

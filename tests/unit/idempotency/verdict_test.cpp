@@ -40,7 +40,7 @@ class VerdictTest : public ::testing::Test {
     }
   }
   Verdict of(const KernelSummary& s, std::vector<std::uint64_t> args) {
-    return decide(s, std::as_bytes(std::span(args)), map, symbols);
+    return decide(s, std::as_bytes(std::span(args)), LaunchDimensions{}, map, symbols);
   }
   // p at byte 0, q at 8, r at 16, a struct of 4 words at 24.
   static KernelSummary analysed(const std::string& code, const std::string& before = "") {
@@ -213,9 +213,9 @@ TEST_F(VerdictTest, AUsedVerdictIsWhollyOverwritten) {
   const KernelSummary atomic = analysed("red.global.add.u32 [%rd1], 1;"), nothing = analysed("");
   const std::uint64_t args[7] = {kA};
   Verdict v;
-  decide(atomic, std::as_bytes(std::span(args)), map, symbols, v);
+  decide(atomic, std::as_bytes(std::span(args)), LaunchDimensions{}, map, symbols, v);
   EXPECT_TRUE(v.proved_clobber);
-  decide(nothing, std::as_bytes(std::span(args)), map, symbols, v);
+  decide(nothing, std::as_bytes(std::span(args)), LaunchDimensions{}, map, symbols, v);
   EXPECT_EQ(v.kind, VerdictKind::kIdempotent);
   EXPECT_FALSE(v.proved_clobber);
   EXPECT_FALSE(v.writes_anything);
@@ -239,7 +239,7 @@ TEST_F(VerdictTest, IsFast) {
   for (int repeat = 0; repeat < 5; ++repeat) {
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < kRounds; ++i) {
-      decide(s, std::as_bytes(std::span(args)), map, symbols, v);
+      decide(s, std::as_bytes(std::span(args)), LaunchDimensions{}, map, symbols, v);
     }
     best = std::min(
         best, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin)
@@ -327,7 +327,7 @@ TEST_F(VerdictTest, ADeclarationNeverOverridesAProvedClobber) {
   const std::uint64_t args[8] = {kA, kB, kC};
   auto with = [&](const KernelSummary* analysis) {
     Verdict v;
-    decide_with_declaration(analysis, declared, std::as_bytes(std::span(args)), map, symbols, v);
+    decide_with_declaration(analysis, declared, std::as_bytes(std::span(args)), LaunchDimensions{}, map, symbols, v);
     return v;
   };
   EXPECT_EQ(with(nullptr).kind, VerdictKind::kIdempotent);

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The addresses of a kernel's accesses as functions of thread and block indices, dimensions, loop
+// counters and arguments: compiled once per kernel into a straight sequence of steps, which a
+// launch's real numbers turn into byte ranges. Internal to idempotency/.
+//
+// Dimensions and arguments are numbers when the steps are taken, so that every value is a sum
+//     c + Σ coefficient · symbol        modulo 2^width
+// where a symbol is an index that differs from thread to thread or from iteration to iteration and
+// has bounds that are numbers. Sums, differences and products with numbers keep that form whatever
+// wraps around. What depends on the true value of a register (widening it, comparing it, dividing
+// it) is followed only if all values that the sum can take lie in one period of 2^width: then it is
+// known how often it has wrapped, which is the same for all threads. Else the result is a new
+// symbol that may be anything.
+//
+// Conditions that a thread must have met to come to a place (guards, loop conditions) are
+// inequalities between such sums. They form a tree of contexts along the tree of dominators.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "idempotency/access_summary.h"
+#include "image/ptx_ir.h"
+
+namespace gpurecover::idempotency {
+
+inline constexpr std::uint32_t kNoSlot = 0xFFFFFFFFu;
+
+enum class StepKind : std::uint8_t {
+  kOpaque,   // a new symbol with the bounds `low`, `high`
+  kConst,    // `low`
+  kParam,    // `bytes` bytes at byte a of the arguments; `is_signed`
+  kSpecial,  // special register a, component b
+  kSymbol,   // address of module variable a of the summary, plus `low`
+  kAdd,
+  kSub,
+  kMul,
+  kMulWide,  // of operands half as wide
+  kMulHigh,
+  kShl,
+  kShr,
+  kDiv,
+  kRem,
+  kAnd,
+  kOr,
+  kXor,
+  kMin,
+  kMax,
+  kAbs,
+  kExtend,  // from `from` bits
+  kTruncate,
+  kPack,  // a is the lower half, b the upper one
+  kSelect,  // a or b; contexts c and d
+  kMerge,   // of the values in `parts` [a, a + b)
+  kInduction,  // a + counter of loop c times b
+  kLoop,       // bounds the counter of loop a by its conditions
+  kCondition,  // puts a condition into `context`
+};
+
+enum class Relation : std::uint8_t { kLess, kLessEqual, kGreater, kGreaterEqual, kEqual, kNotEqual };
+
+struct Step {
+  StepKind kind = StepKind::kOpaque;
+  Relation relation = Relation::kLess;  // kCondition
+  std::uint8_t width = 32;              // bits of the result; kCondition: of what is compared
+  std::uint8_t from = 0;                // kExtend
+  std::uint8_t bytes = 0;               // kParam
+  bool is_signed = false;
+  std::uint32_t a = kNoSlot, b = kNoSlot, c = kNoSlot, d = kNoSlot;
+  std::uint32_t context = 0;
+  std::uint32_t symbol = kNoSlot;  // that this step may have to introduce
+  std::int64_t low = 0, high = 0;
+};
+
+// A condition under which a loop goes on, between a value that moves with the loop's counter and
+// one that does not.
+struct LoopCondition {
+  std::uint32_t moving = kNoSlot, fixed = kNoSlot;  // slots
+  Relation relation = Relation::kLess;              // moving RELATION fixed
+  std::uint8_t width = 32;                          // of `moving`
+  bool is_signed = false;                           // `moving` is compared as
+  bool fixed_signed = false;                        // and `fixed`
+};
+
+struct LoopInfo {
+  std::uint32_t symbol = kNoSlot;  // its counter: how often it has gone back
+  std::uint32_t context = 0;       // of its header, where its bounds are put
+  std::uint32_t entry = 0;         // the context in which it is entered
+  std::uint32_t parent = kNoSlot;
+  std::uint32_t first = 0, count = 0;  // in AddressProgram::conditions
+};
+
+struct MergePart {
+  std::uint32_t slot = kNoSlot, context = 0;
+};
+
+// One access of the code.
+struct Site {
+  std::uint32_t address = kNoSlot;  // slot; 64 bits
+  std::uint32_t context = 0;
+  std::uint32_t bytes = 0;           // of one thread's access
+  std::uint32_t byte_slot = kNoSlot;  // if the size is a register
+  // Sites that write surely before this one in the same thread, whenever it is reached.
+  std::vector<std::uint32_t> earlier_writes;
+  bool must_write = false;
+};
+
+struct SymbolInfo {
+  std::uint32_t loop = kNoSlot;  // in which its value may differ from iteration to iteration
+};
+
+struct AddressProgram {
+  std::vector<Step> steps;  // in the order in which they are taken; a slot is an index here
+  std::vector<MergePart> parts;
+  std::vector<LoopCondition> conditions;
+  std::vector<LoopInfo> loops;
+  std::vector<std::uint32_t> contexts;  // parent of each; 0 is the root
+  std::vector<SymbolInfo> symbols;      // the first six are %tid and %ctaid
+  std::vector<Site> sites;
+};
+
+// An access of the code, as the analysis found it.
+struct AccessPlace {
+  std::uint32_t instruction = 0;
+  std::uint32_t operand = 0;  // of the address, in the function's pool
+  std::uint32_t bytes = 0;    // of one thread's access; 0: operand `size` says
+  std::uint32_t size = image::ptx::kNoIndex;
+  bool reads = false, writes = false;
+};
+
+// Finds the addresses of `places` in `kernel`, one site for each, in order; a site whose address
+// could not be followed has no slot. nullptr: of none. `symbols` are the summary's. Bounded in time
+// and memory.
+std::shared_ptr<const AddressProgram> build_address_program(const image::ptx::Module& module,
+                                                            const image::ptx::Function& kernel,
+                                                            std::span<const AccessPlace> places,
+                                                            std::span<const std::string> symbols);
+
+// The bytes that all threads together may touch at a site: those of [begin, end) whose distance
+// from `origin` modulo `stride` is below `width`. stride 0: all of them.
+struct ByteSet {
+  std::uint64_t begin = 0, end = 0;
+  std::uint64_t origin = 0, stride = 0, width = 0;
+};
+// Whether some byte may be in both.
+bool may_overlap(const ByteSet& a, const ByteSet& b);
+
+// Takes the steps for one launch. Kept for the next one, it allocates nothing.
+class AddressEvaluator {
+ public:
+  // `addresses`: of the summary's symbols; 0 where unknown.
+  void run(const AddressProgram& program, std::span<const std::byte> args,
+           const LaunchDimensions& dimensions, std::span<const std::uint64_t> addresses);
+
+  enum class Found : std::uint8_t {
+    kRange,    // within [begin, end)
+    kNothing,  // no thread comes there
+    kUnknown,  // may be anywhere
+  };
+  // The hull only: `stride` is 0.
+  Found find(const AddressProgram& program, std::uint32_t site, ByteSet& out);
+  // Finds a stride in what `find` gave, if there is one.
+  void refine(const AddressProgram& program, std::uint32_t site, ByteSet& set);
+  // Whether one thread's access at `site` lies inside its own access at `earlier`.
+  bool covers(const AddressProgram& program, std::uint32_t earlier, std::uint32_t site) const;
+
+ private:
+  using Wide = __int128;
+  static constexpr std::uint32_t kMaxTerms = 8;
+  struct Term {
+    std::uint32_t symbol = 0;
+    std::int64_t factor = 0;
+  };
+  struct Form {
+    std::int64_t constant = 0;
+    std::uint32_t count = 0;
+    Term terms[kMaxTerms];  // sorted by symbol, no factor 0
+
+    Form() {}
+    Form(const Form& o) { *this = o; }
+    Form& operator=(const Form& o) {
+      constant = o.constant;
+      count = o.count;
+      for (std::uint32_t k = 0; k < o.count; ++k)
+        terms[k] = o.terms[k];
+      return *this;
+    }
+  };
+  struct Bounds {
+    std::int64_t low = 0, high = 0;
+  };
+  struct Constraint {
+    Form form;  // ≤ 0, over the integers
+    std::uint32_t next = kNoSlot;
+  };
+  struct Context {
+    std::uint32_t parent = 0, first = kNoSlot;
+    bool dead = false;  // no thread comes there
+  };
+
+  static Form number(std::int64_t value);
+  static bool combine(const Form& a, const Form& b, std::int64_t factor, unsigned width, Form& out);
+  static bool combine_exactly(const Form& a, const Form& b, std::int64_t factor, Form& out);
+  static bool equal(const Form& a, const Form& b);
+  void scale(Form& form, std::int64_t factor, unsigned width) const;
+  Form symbol(std::uint32_t id, Wide low, Wide high);
+  Form anything(const Step& step);
+  bool box(const Form& form, Wide& low, Wide& high) const;
+  bool box_high(const Form& form, Wide& high) const;
+  Wide upper(Form form, std::uint32_t context) const;
+  bool range(const Form& form, std::uint32_t context, Wide& low, Wide& high) const;
+  bool window(const Form& form, unsigned width, bool is_signed, std::uint32_t context, Form& out,
+              Wide& low, Wide& high) const;
+  bool is_dead(std::uint32_t context) const;
+  void demand(std::uint32_t context, const Form& at_most_zero);
+  void condition(const Step& step);
+  void bound(const AddressProgram& program, std::uint32_t loop);
+  void bounded_by(const AddressProgram& program, const LoopInfo& loop, std::uint32_t id,
+                  const LoopCondition& c);
+  bool moves_in(const AddressProgram& program, const Form& form, std::uint32_t loop) const;
+  Form divide(const Step& step, const Form& x, std::int64_t divisor, bool is_signed, bool floor,
+              bool& good);
+  Form evaluate(const AddressProgram& program, const Step& step);
+  Form join(const AddressProgram& program, const Step& step);
+
+  std::vector<Form> forms_;
+  std::vector<Bounds> bounds_;
+  std::vector<Constraint> constraints_;
+  std::vector<Context> contexts_;
+  std::span<const std::byte> args_;
+  std::span<const std::uint64_t> addresses_;
+  LaunchDimensions dimensions_;
+};
+
+}  // namespace gpurecover::idempotency
