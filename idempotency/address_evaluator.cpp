@@ -1043,6 +1043,8 @@ void AddressEvaluator::refine(const AddressProgram& program, std::uint32_t index
   std::sort(form.terms, form.terms + form.count, [](const Term& x, const Term& y) {
     return std::abs(static_cast<double>(x.factor)) > std::abs(static_cast<double>(y.factor));
   });
+  // The terms with the largest factors make the stride, the rest the run of bytes that it repeats.
+  // Of all ways to part them the sparsest is taken.
   std::uint64_t stride = 0;
   for (std::uint32_t k = 0; k < form.count; ++k) {
     const std::int64_t factor = form.terms[k].factor;
@@ -1056,19 +1058,15 @@ void AddressEvaluator::refine(const AddressProgram& program, std::uint32_t index
     Wide low = 0, high = 0;
     if (!range(inner, site.context, low, high) || low > high)
       continue;
-    const Wide width = high - low + site.bytes;
-    if (width >= Wide{stride})
-      continue;
-    set.stride = stride;
-    set.width = static_cast<std::uint64_t>(width);
+    const Wide width = high - low + site.bytes, origin = form.constant + low;
     // Where the sum had to be moved by 2^64 to be an address, its residues are others.
-    const Wide origin = Wide{form.constant} + low;
-    if (set.end > INT64_MAX || origin < 0 || origin > INT64_MAX) {
-      set.stride = 0;
-      return;
+    if (width >= Wide{stride} || set.end > INT64_MAX || origin < 0 || origin > INT64_MAX)
+      continue;
+    if (set.stride == 0 || width * Wide{set.stride} < Wide{set.width} * Wide{stride}) {
+      set.stride = stride;
+      set.width = static_cast<std::uint64_t>(width);
+      set.origin = static_cast<std::uint64_t>(origin);
     }
-    set.origin = static_cast<std::uint64_t>(origin);
-    return;
   }
 }
 
