@@ -164,6 +164,8 @@ class Builder {
         if (slot != kNoIndex && program_->steps[slot].kind != StepKind::kOpaque) {
           site.address = slot;
           any = true;
+          if (places_[k].writes && !places_[k].reads && places_[k].bytes != 0)
+            find_musts(places_[k].instruction, site);
         }
         const Instruction& i = f_.code[places_[k].instruction];
         // A load that goes past the caches of the writes would not be sure to see them.
@@ -1495,6 +1497,164 @@ class Builder {
       }
     }
     return contexts_[c].emitted;
+  }
+
+  // --- What is surely written ---
+
+  // Adds the comparisons that hold exactly when the predicate is true (or false); false: it is made
+  // of something else too.
+  bool add_musts(std::uint32_t predicate, bool negated, std::uint32_t loop, bool behind,
+                 std::vector<MustCondition>& out, int depth = 0) {
+    const std::uint32_t n = resolve(predicate);
+    const Node x = nodes_[n];
+    if (depth > 24 || out.size() > 16)
+      return false;
+    switch (x.kind) {
+      case NodeKind::kNot:
+        return add_musts(x.a, !negated, loop, behind, out, depth + 1);
+      case NodeKind::kAnd:
+      case NodeKind::kOr:
+        return (x.kind == NodeKind::kAnd) == !negated &&
+               add_musts(x.a, negated, loop, behind, out, depth + 1) &&
+               add_musts(x.b, negated, loop, behind, out, depth + 1);
+      case NodeKind::kTrue:
+        return !negated;
+      case NodeKind::kCompare: {
+        MustCondition m;
+        m.relation = negated ? inverse(x.relation) : x.relation;
+        m.width = static_cast<std::uint8_t>(x.payload);
+        m.is_signed = x.is_signed;
+        m.context = emit_context(x.context);
+        m.a = emit(x.a);
+        m.b = emit(x.b);
+        m.loop = loop;
+        m.behind = behind;
+        out.push_back(m);
+        return true;
+      }
+      default:
+        return false;
+    }
+  }
+  bool add_musts_of_edge(std::uint32_t e, std::uint32_t loop, bool behind,
+                         std::vector<MustCondition>& out) {
+    const Edge& edge = cf_.edges[e];
+    if (edge.guard == kNoIndex)
+      return true;
+    const ContextNode& c = contexts_[edge_context_[e]];
+    return c.edge == e && c.node != kNoIndex && add_musts(c.node, c.negated, loop, behind, out);
+  }
+
+  // The one edge out of the loop; kNoIndex: it is left in several ways, or goes round in several.
+  std::uint32_t only_exit(std::uint32_t loop) const {
+    const Loop& l = cf_.loops[loop];
+    return l.exits.size() == 1 && l.latches.size() == 1 &&
+                   cf_.dominates(cf_.edges[l.exits[0]].from, cf_.edges[l.latches[0]].from) &&
+                   cf_.blocks[cf_.edges[l.exits[0]].from].loop == loop
+               ? l.exits[0]
+               : kNoIndex;
+  }
+
+  // Whether a thread at `above` comes to `below` whatever happens, in the same pass of `loop`.
+  bool always_reaches(std::uint32_t above, std::uint32_t below, std::uint32_t loop) const {
+    if (!cf_.post_dominates(below, above))
+      return false;
+    if (loop == kNoIndex)
+      return true;
+    const std::uint32_t exit = only_exit(loop);
+    if (exit == kNoIndex || !cf_.dominates(below, cf_.edges[cf_.loops[loop].latches[0]].from))
+      return false;
+    const std::uint32_t leaves = cf_.edges[exit].from;
+    return cf_.dominates(below, leaves) || (leaves != above && cf_.dominates(leaves, above));
+  }
+
+  // From the write up to the entry: at each step the thread either comes down always, or exactly
+  // when the condition of the one way holds.
+  void find_musts(std::uint32_t instruction, Site& site) {
+    const Instruction& i = f_.code[instruction];
+    const std::uint32_t start = cf_.block_of[instruction];
+    if (i.opcode != Opcode::kSt || i.has(Modifier::kAsync) || i.has(Modifier::kBulk))
+      return;
+    site.block = start;
+    site.loop = cf_.blocks[start].loop;
+    std::vector<MustCondition> musts;
+    if (i.guard != kNoIndex) {
+      const std::uint32_t c = context_of(instruction);
+      if (!add_musts(contexts_[c].node, i.guard_negated, kNoIndex, false, musts))
+        return;
+    }
+    std::vector<std::uint32_t> tested;  // loops whose condition is met on the way
+    for (std::uint32_t at = start; at != 0;) {
+      const std::uint32_t headed = loop_of_header_[at];
+      if (headed != kNoIndex && cf_.inside(start, headed)) {
+        const std::uint32_t exit = only_exit(headed);
+        if (exit == kNoIndex)
+          return;
+        if (std::find(tested.begin(), tested.end(), headed) == tested.end()) {
+          // Tested after the write: at the end of each pass.
+          std::uint32_t stays = kNoIndex;
+          for (const std::uint32_t e : cf_.blocks[cf_.edges[exit].from].out) {
+            if (e == exit)
+              continue;
+            if (stays != kNoIndex)
+              return;
+            stays = e;
+          }
+          if (stays == kNoIndex || !add_musts_of_edge(stays, headed, true, musts))
+            return;
+        }
+      }
+      std::uint32_t above = cf_.blocks[at].idom;
+      // A loop on the way that is over by now is seen as a whole.
+      std::uint32_t whole = kNoIndex;
+      for (std::uint32_t l = cf_.blocks[above].loop; l != kNoIndex; l = cf_.loops[l].parent) {
+        if (!cf_.inside(start, l))
+          whole = l;
+      }
+      if (whole != kNoIndex)
+        above = cf_.loops[whole].header;
+      const std::uint32_t around = cf_.blocks[at].loop == kNoIndex ? kNoIndex : common_loop(above, at);
+      if (always_reaches(above, at, around)) {
+        at = above;
+        continue;
+      }
+      if (whole != kNoIndex)
+        return;
+      std::uint32_t only = kNoIndex;
+      for (const std::uint32_t e : cf_.blocks[at].in) {
+        const std::uint32_t from = cf_.edges[e].from;
+        if (cf_.blocks[from].order == kNoIndex || cf_.blocks[from].order >= cf_.blocks[at].order)
+          continue;
+        if (only != kNoIndex)
+          return;
+        only = e;
+      }
+      if (only == kNoIndex || cf_.edges[only].from != above)
+        return;
+      std::uint32_t loop = kNoIndex;
+      if (around != kNoIndex) {
+        const std::uint32_t exit = only_exit(around);
+        if (exit != kNoIndex && cf_.edges[exit].from == above) {
+          loop = around;
+          tested.push_back(around);
+        }
+      }
+      if (!add_musts_of_edge(only, loop, false, musts))
+        return;
+      at = above;
+    }
+    site.must_write = true;
+    site.first_must = static_cast<std::uint32_t>(program_->musts.size());
+    site.must_count = static_cast<std::uint32_t>(musts.size());
+    program_->musts.insert(program_->musts.end(), musts.begin(), musts.end());
+  }
+
+  // The innermost loop that both blocks are in.
+  std::uint32_t common_loop(std::uint32_t a, std::uint32_t b) const {
+    std::uint32_t l = cf_.blocks[a].loop;
+    while (l != kNoIndex && !cf_.inside(b, l))
+      l = cf_.loops[l].parent;
+    return l;
   }
 
   // Bounds the counter of `loop`, after those of the loops around it.

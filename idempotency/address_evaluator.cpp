@@ -1070,6 +1070,246 @@ void AddressEvaluator::refine(const AddressProgram& program, std::uint32_t index
   }
 }
 
+std::optional<std::int64_t> AddressEvaluator::distance(const AddressProgram& program,
+                                                       std::uint32_t from,
+                                                       std::uint32_t site) const {
+  Form a = forms_[program.sites[from].address];
+  const Form& b = forms_[program.sites[site].address];
+  const Wide apart = Wide{b.constant} - a.constant;
+  a.constant = b.constant;
+  return fits(apart) && equal(a, b) ? std::optional(static_cast<std::int64_t>(apart))
+                                    : std::nullopt;
+}
+
+// The address is c + Σ m·v, where each v runs through all whole numbers between two bounds, whatever
+// the others are: the index that a condition is about, or a thread's own index. Then the bytes are
+// without holes if each m is at most as large as what the smaller ones fill.
+bool AddressEvaluator::written(const AddressProgram& program, std::uint32_t index,
+                               std::uint32_t bytes, ByteSet& out) {
+  const Site& site = program.sites[index];
+  if (!site.must_write || is_dead(site.context))
+    return false;
+  struct Variable {
+    Form form;  // without constant; the first factor is positive
+    Wide low = 0, high = 0;
+  };
+  static constexpr std::size_t kMaxVariables = 6;
+  Variable variables[kMaxVariables];
+  std::size_t count = 0;
+  auto runs_free = [&](std::uint32_t s) {
+    if (s < 6)
+      return true;
+    for (std::uint32_t l = site.loop; l != kNoSlot; l = program.loops[l].parent) {
+      if (program.loops[l].symbol == s)
+        return true;
+    }
+    return false;
+  };
+  auto counts_loop = [&](const Form& f) {
+    for (std::uint32_t k = 0; k < f.count; ++k) {
+      if (!runs_free(f.terms[k].symbol))
+        return true;
+    }
+    return false;
+  };
+  // f ≤ 0
+  auto limit = [&](const Form& f) {
+    Wide high = 0;
+    if (f.count == 0)
+      return f.constant <= 0;
+    if (counts_loop(f))
+      return false;
+    // Always so; but of a loop it says how often it goes round.
+    const bool counts = f.terms[f.count - 1].symbol >= 6;
+    if (!counts && box_high(f, high) && high <= 0)
+      return true;
+    Form terms = f;
+    const bool up = f.terms[0].factor > 0;
+    if (!up && !combine_exactly(Form(), f, -1, terms))
+      return false;
+    terms.constant = 0;
+    std::int64_t common = 0;
+    for (std::uint32_t k = 0; k < terms.count; ++k) {
+      if (terms.terms[k].factor == INT64_MIN)
+        return false;
+      common = std::gcd(common, terms.terms[k].factor);
+    }
+    for (std::uint32_t k = 0; k < terms.count; ++k)
+      terms.terms[k].factor /= common;
+    Variable* v = nullptr;
+    for (std::size_t k = 0; k < count; ++k) {
+      if (equal(variables[k].form, terms))
+        v = &variables[k];
+    }
+    if (v == nullptr) {
+      if (count == kMaxVariables)
+        return false;
+      v = &variables[count++];
+      v->form = terms;
+      // All numbers between the bounds, if each factor is at most as large as what the smaller fill.
+      Form sorted = terms;
+      std::sort(sorted.terms, sorted.terms + sorted.count, [](const Term& x, const Term& y) {
+        return std::abs(static_cast<double>(x.factor)) < std::abs(static_cast<double>(y.factor));
+      });
+      Wide filled = 1;
+      for (std::uint32_t k = 0; k < sorted.count; ++k) {
+        const Wide factor = sorted.terms[k].factor < 0 ? -Wide{sorted.terms[k].factor}
+                                                       : Wide{sorted.terms[k].factor};
+        const Bounds& b = bounds_[sorted.terms[k].symbol];
+        if (factor > filled)
+          return false;
+        filled = std::min(kTooWide, filled + factor * (Wide{b.high} - b.low));
+      }
+      if (!box(terms, v->low, v->high))
+        return false;
+    }
+    if (up) {
+      v->high = std::min(v->high, floor_div(-Wide{f.constant}, common));
+    } else {
+      v->low = std::max(v->low, -floor_div(-Wide{f.constant}, common));
+    }
+    return true;
+  };
+  for (std::uint32_t k = 0; k < site.must_count; ++k) {
+    const MustCondition& c = program.musts[site.first_must + k];
+    Form x, y, f, g;
+    Wide xl = 0, xh = 0, yl = 0, yh = 0;
+    if (!window(forms_[c.a], c.width, c.is_signed, c.context, x, xl, xh) ||
+        !window(forms_[c.b], c.width, c.is_signed, c.context, y, yl, yh) ||
+        !combine_exactly(x, y, -1, f) || !combine_exactly(y, x, -1, g)) {
+      return false;
+    }
+    bool both = false;
+    std::int64_t slack = 0;
+    switch (c.relation) {
+      case Relation::kLess:
+        slack = 1;
+        break;
+      case Relation::kLessEqual:
+        break;
+      case Relation::kGreater:
+        slack = 1;
+        std::swap(f, g);
+        break;
+      case Relation::kGreaterEqual:
+        std::swap(f, g);
+        break;
+      case Relation::kEqual:
+        both = true;
+        break;
+      case Relation::kNotEqual: {
+        Wide low = 0, high = 0;
+        if (!range(f, c.context, low, high) || (low < 0 && high > 0))
+          return false;
+        slack = 1;
+        if (low >= 0)
+          std::swap(f, g);
+        break;
+      }
+    }
+    if (__builtin_add_overflow(f.constant, slack, &f.constant))
+      return false;
+    if (c.loop != kNoSlot) {
+      // Once it fails it must go on failing, so that it says of each pass alone whether it happens.
+      const LoopInfo& loop = program.loops[c.loop];
+      std::int64_t d = 0;
+      Form start = f;
+      start.count = 0;
+      for (std::uint32_t t = 0; t < f.count; ++t) {
+        if (f.terms[t].symbol == loop.symbol) {
+          d = f.terms[t].factor;
+        } else {
+          start.terms[start.count++] = f.terms[t];
+        }
+      }
+      if (both || d < 0 || (c.behind && d == 0))
+        return false;
+      if (c.behind) {
+        // The first pass always happens: it must be as if the condition had held before it.
+        Wide low = 0, high = 0;
+        if (__builtin_sub_overflow(start.constant, d, &start.constant) ||
+            __builtin_sub_overflow(f.constant, d, &f.constant) ||
+            !range(start, loop.entry, low, high) || high > 0) {
+          return false;
+        }
+      }
+    }
+    if (!limit(f) || (both && !limit(g)))
+      return false;
+  }
+  Form address = forms_[site.address];
+  if (counts_loop(address))
+    return false;
+  struct Axis {
+    Wide factor = 0, low = 0, high = 0;
+  };
+  Axis axes[kMaxVariables + kMaxTerms];
+  std::size_t axis_count = 0;
+  for (std::size_t k = 0; k < count; ++k) {
+    const Variable& v = variables[k];
+    if (v.low > v.high)
+      return false;  // nothing is written
+    // No index may be in two of them.
+    for (std::size_t j = 0; j < k; ++j) {
+      for (std::uint32_t s = 0; s < v.form.count; ++s) {
+        for (std::uint32_t t = 0; t < variables[j].form.count; ++t) {
+          if (v.form.terms[s].symbol == variables[j].form.terms[t].symbol)
+            return false;
+        }
+      }
+    }
+    std::int64_t m = 0;
+    for (std::uint32_t t = 0; t < address.count; ++t) {
+      if (address.terms[t].symbol == v.form.terms[0].symbol &&
+          address.terms[t].factor % v.form.terms[0].factor == 0) {
+        m = address.terms[t].factor / v.form.terms[0].factor;
+      }
+    }
+    if (m != 0) {
+      if (!combine_exactly(address, v.form, -m, address))
+        return false;
+      axes[axis_count++] = {m, v.low, v.high};
+    }
+    for (std::uint32_t t = 0; t < address.count; ++t) {
+      for (std::uint32_t s = 0; s < v.form.count; ++s) {
+        if (address.terms[t].symbol == v.form.terms[s].symbol)
+          return false;
+      }
+    }
+  }
+  for (std::uint32_t t = 0; t < address.count; ++t) {
+    const Bounds& b = bounds_[address.terms[t].symbol];
+    // How often a loop goes round is known by its condition only.
+    if (address.terms[t].symbol >= 6)
+      return false;
+    axes[axis_count++] = {address.terms[t].factor, b.low, b.high};
+  }
+  auto size = [](const Axis& x) { return x.factor < 0 ? -x.factor : x.factor; };
+  for (std::size_t k = 1; k < axis_count; ++k) {
+    for (std::size_t j = k; j > 0 && size(axes[j]) < size(axes[j - 1]); --j)
+      std::swap(axes[j], axes[j - 1]);
+  }
+  Wide filled = bytes, begin = address.constant;
+  for (std::size_t k = 0; k < axis_count; ++k) {
+    const Axis& a = axes[k];
+    const Wide factor = a.factor < 0 ? -a.factor : a.factor, span = a.high - a.low;
+    if (span == 0) {
+      begin += a.factor * a.low;
+      continue;
+    }
+    if (factor > filled || factor * span > kTooWide)
+      return false;
+    filled += factor * span;
+    begin += a.factor > 0 ? a.factor * a.low : a.factor * a.high;
+  }
+  if (begin < 0 || begin + filled > INT64_MAX)
+    return false;
+  out = {};
+  out.begin = static_cast<std::uint64_t>(begin);
+  out.end = static_cast<std::uint64_t>(begin + filled);
+  return true;
+}
+
 bool AddressEvaluator::covers(const AddressProgram& program, std::uint32_t earlier,
                               std::uint32_t index) const {
   const Site& w = program.sites[earlier];

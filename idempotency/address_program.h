@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -98,6 +99,20 @@ struct MergePart {
   std::uint32_t slot = kNoSlot, context = 0;
 };
 
+// One of the conditions that say, all together, exactly when a thread makes a write.
+struct MustCondition {
+  std::uint32_t a = kNoSlot, b = kNoSlot;  // a RELATION b
+  Relation relation = Relation::kLess;
+  std::uint8_t width = 32;
+  bool is_signed = false;
+  std::uint32_t context = 0;
+  // The loop that goes on while it holds. `behind`: it is tested at the end of a pass, so that it
+  // says of the pass after that one whether it happens.
+  std::uint32_t loop = kNoSlot;
+  bool behind = false;
+  bool operator==(const MustCondition&) const = default;
+};
+
 // One access of the code.
 struct Site {
   std::uint32_t address = kNoSlot;  // slot; 64 bits
@@ -106,7 +121,10 @@ struct Site {
   std::uint32_t byte_slot = kNoSlot;  // if the size is a register
   // Sites that write surely before this one in the same thread, whenever it is reached.
   std::vector<std::uint32_t> earlier_writes;
+  // A write of which it is known exactly when it happens: AddressProgram::musts.
   bool must_write = false;
+  std::uint32_t first_must = 0, must_count = 0;
+  std::uint32_t block = 0, loop = kNoSlot;
 };
 
 struct SymbolInfo {
@@ -117,6 +135,7 @@ struct AddressProgram {
   std::vector<Step> steps;  // in the order in which they are taken; a slot is an index here
   std::vector<MergePart> parts;
   std::vector<LoopCondition> conditions;
+  std::vector<MustCondition> musts;
   std::vector<LoopInfo> loops;
   std::vector<std::uint32_t> contexts;  // parent of each; 0 is the root
   std::vector<SymbolInfo> symbols;      // the first six are %tid and %ctaid
@@ -165,6 +184,13 @@ class AddressEvaluator {
   Found find(const AddressProgram& program, std::uint32_t site, ByteSet& out);
   // Finds a stride in what `find` gave, if there is one.
   void refine(const AddressProgram& program, std::uint32_t site, ByteSet& set);
+  // The bytes that the launch surely writes at `sites`, which are equal but for a displacement and
+  // then count as one access of `bytes` bytes from the first one on. False: not known.
+  bool written(const AddressProgram& program, std::uint32_t site, std::uint32_t bytes,
+               ByteSet& out);
+  // How far `site`'s address lies behind `from`'s, in all threads alike; nullopt: it differs.
+  std::optional<std::int64_t> distance(const AddressProgram& program, std::uint32_t from,
+                                       std::uint32_t site) const;
   // Whether one thread's access at `site` lies inside its own access at `earlier`.
   bool covers(const AddressProgram& program, std::uint32_t earlier, std::uint32_t site) const;
 

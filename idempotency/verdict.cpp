@@ -108,6 +108,7 @@ class Decider {
     merge(out_.writes);
     merge(out_.clobbered);
     merge(out_.covered);
+    add_must_writes();
     out_.all_in_bounds = all_exact_ && !unknown_;
     if (out_.all_in_bounds && summary_.origin == Origin::kAnalysis) {
       out_.trust = Trust::kProved;
@@ -194,6 +195,47 @@ class Decider {
       }
     }
     merge(out_.clobbered);
+  }
+
+  // Whether two writes happen in the same passes of the same threads.
+  bool happens_with(const Site& a, const Site& b) const {
+    return b.must_write && a.block == b.block && a.must_count == b.must_count &&
+           std::equal(program_->musts.begin() + a.first_must,
+                      program_->musts.begin() + a.first_must + a.must_count,
+                      program_->musts.begin() + b.first_must);
+  }
+
+  // Unrolled code writes a run of bytes in several places.
+  void add_must_writes() {
+    const std::size_t count = std::min<std::size_t>(shop_.writes.size(), 64);
+    for (std::size_t k = 0; k < count; ++k) {
+      const Touched& first = shop_.writes[k];
+      if (first.site == kNoSlot || !program_->sites[first.site].must_write) {
+        continue;
+      }
+      const Site& site = program_->sites[first.site];
+      std::uint32_t bytes = site.bytes;
+      for (bool grew = true; grew;) {
+        grew = false;
+        for (std::size_t j = 0; j < count; ++j) {
+          const std::uint32_t other = shop_.writes[j].site;
+          if (j == k || other == kNoSlot || !happens_with(site, program_->sites[other])) {
+            continue;
+          }
+          const auto distance = shop_.evaluator.distance(*program_, first.site, other);
+          if (distance && *distance > 0 && *distance <= bytes &&
+              *distance + program_->sites[other].bytes > bytes && bytes < 4096) {
+            bytes = static_cast<std::uint32_t>(*distance) + program_->sites[other].bytes;
+            grew = true;
+          }
+        }
+      }
+      ByteSet set;
+      if (shop_.evaluator.written(*program_, first.site, bytes, set)) {
+        out_.must_writes.push_back({set.begin, set.end, true});
+      }
+    }
+    merge(out_.must_writes);
   }
 
   void refine(Touched& t) {
@@ -517,6 +559,7 @@ void Verdict::clear() {
   writes.clear();
   clobbered.clear();
   covered.clear();
+  must_writes.clear();
   all_in_bounds = false;
   proved_clobber = writes_host_visible = writes_anything = false;
 }

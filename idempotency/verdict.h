@@ -47,6 +47,9 @@ struct Verdict {
   // Sorted, merged. Valid for all kinds; of kUnknown they are what is known, not all. `reads` leaves
   // out what a thread reads only after it has written it itself: `covered`.
   std::vector<Range> reads, writes, clobbered, covered;
+  // Bytes that the launch, if it completes, has surely written, whatever it read before; sorted,
+  // merged, inside `writes`. Not all of them are found.
+  std::vector<Range> must_writes;
   // Every access of the launch, whatever its verdict, is exact and inside live allocations: it cannot
   // have caused an address fault. Trust is `proved` only then.
   bool all_in_bounds = false;

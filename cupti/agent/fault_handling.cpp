@@ -184,6 +184,7 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
     failure.verdict = static_cast<recovery::Verdict>(verdict.kind);
     failure.trusted = trusts(verdict.trust);
     failure.writes_host_visible = verdict.writes_host_visible;
+    failure.exact_and_in_bounds |= verdict.all_in_bounds;
     failure.verdict_reason = verdict.reason;
     failure.trust = idempotency::name_of(verdict.trust);
     record.kernel = incident.kernel->name;
@@ -211,6 +212,13 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
     record.repeat = pending->repeat;
   }
 
+  // Whatever else may have run is in question too, and all of it where no launch is named.
+  const bool must_be_in_bounds = recovery::is_address_fault(incident.code) && !incident.standby_lost &&
+                                 (!failure.injected || failure.strict);
+  if (must_be_in_bounds && !incident.context_healthy) {
+    failure.exact_and_in_bounds = (incident.kernel == nullptr || failure.exact_and_in_bounds) &&
+                                  takeover_.enabled() && takeover_.suspects_in_bounds();
+  }
   const recovery::Decision decision = recovery::decide(failure);
   bool recovered = false;
   record.reason = decision.reason;
@@ -228,6 +236,7 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
       TakeoverRequest request;
       request.code = incident.code;
       request.max_attempts = match.max_attempts;
+      request.must_be_in_bounds = must_be_in_bounds;
       request.seed = inject::mix(0x74616b65, incident.injection ? incident.injection->noise_seed
                                              : pending          ? pending->noise_seed
                                                        : static_cast<unsigned>(incident.code));

@@ -733,6 +733,31 @@ class Takeover::ColdStandby {
   Exporter exporter_;
 };
 
+namespace {
+
+void judge_launch(const LoggedLaunch& launch, const idempotency::MemoryMap& memory,
+                  idempotency::Verdict& verdict) {
+  const auto& kernel = *static_cast<const Kernel*>(launch.kernel);
+  verdict.clear();
+  idempotency::LaunchDimensions dimensions;
+  std::copy_n(launch.launch.grid, 3, dimensions.grid);
+  std::copy_n(launch.launch.block, 3, dimensions.block);
+  dimensions.shared_bytes = launch.launch.shared_bytes;
+  if (kernel.declared != nullptr) {
+    idempotency::decide_with_declaration(kernel.summary.get(), *kernel.declared,
+                                         launch.launch.arguments, dimensions, memory,
+                                         kernel.symbols, verdict);
+  } else if (kernel.summary != nullptr) {
+    idempotency::decide(*kernel.summary, launch.launch.arguments, dimensions, memory,
+                        kernel.symbols, verdict);
+  } else {
+    verdict.kind = idempotency::VerdictKind::kUnknown;
+    verdict.reason = kernel.unknown_reason;
+  }
+}
+
+}  // namespace
+
 class Takeover::Steps final : public recovery::TakeoverSteps {
  public:
   Steps(Takeover& takeover, const TakeoverRequest& request, TakeoverReport& report)
@@ -790,6 +815,10 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
       judge(frontier_.to_do[i], verdict);
       if (verdict.kind != idempotency::VerdictKind::kIdempotent || verdict.writes_host_visible) {
         return StepResult::refuse(why_not(frontier_.to_do[i]));
+      }
+      if (request_.must_be_in_bounds && !verdict.all_in_bounds) {
+        return StepResult::refuse(
+            "an address fault, and not every access of what would be replayed is proved in bounds");
       }
       writes_.back() = verdict.writes;
     }
@@ -1072,23 +1101,7 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
   }
 
   void judge(const LoggedLaunch& launch, idempotency::Verdict& verdict) const {
-    const auto& kernel = *static_cast<const Kernel*>(launch.kernel);
-    verdict.clear();
-    idempotency::LaunchDimensions dimensions;
-    std::copy_n(launch.launch.grid, 3, dimensions.grid);
-    std::copy_n(launch.launch.block, 3, dimensions.block);
-    dimensions.shared_bytes = launch.launch.shared_bytes;
-    if (kernel.declared != nullptr) {
-      idempotency::decide_with_declaration(kernel.summary.get(), *kernel.declared,
-                                           launch.launch.arguments, dimensions, t_.parts_.memory,
-                                           kernel.symbols, verdict);
-    } else if (kernel.summary != nullptr) {
-      idempotency::decide(*kernel.summary, launch.launch.arguments, dimensions, t_.parts_.memory,
-                          kernel.symbols, verdict);
-    } else {
-      verdict.kind = idempotency::VerdictKind::kUnknown;
-      verdict.reason = kernel.unknown_reason;
-    }
+    judge_launch(launch, t_.parts_.memory, verdict);
   }
 
   std::string why_not(const LoggedLaunch& launch) const {
@@ -1274,6 +1287,22 @@ Takeover::Suspect Takeover::suspect() {
     suspect.kernels += " or another";
   }
   return suspect;
+}
+
+bool Takeover::suspects_in_bounds() {
+  bool any = false;
+  idempotency::Verdict verdict;
+  for (recovery::StreamLog* log : log_.streams()) {
+    const auto incomplete = log->incomplete();
+    for (std::size_t i = 0; i < incomplete.may_have_run; ++i) {
+      judge_launch(incomplete.launches[i], parts_.memory, verdict);
+      if (!verdict.all_in_bounds) {
+        return false;
+      }
+      any = true;
+    }
+  }
+  return any;
 }
 
 void Takeover::give_up() {

@@ -42,6 +42,8 @@ struct TakeoverRequest {
   std::uint32_t max_attempts = 0;
   std::uint64_t seed = 0;  // of the last check's noise
   std::string obstacle;    // that the agent knows of; empty: none
+  // The fault may be a stray access of what is replayed: all of that must be proved in bounds.
+  bool must_be_in_bounds = false;
 };
 struct TakeoverReport {
   recovery::TakeoverResult result;
@@ -124,6 +126,9 @@ class Takeover final : public Steering::Sink {
     std::uint64_t stream = 0;
   };
   Suspect suspect();
+  // Whether every access of every launch that may have run in part is proved in bounds (and there is
+  // such a launch): then no access of the program's can have caused the error.
+  bool suspects_in_bounds();
   // The standby has failed and is not replaced: from now on calls get the error.
   void give_up();
   // Whether the error that a served call just returned says no more than that the standby is gone,

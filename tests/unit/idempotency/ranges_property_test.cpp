@@ -94,7 +94,8 @@ bool check(TestDevice& device, const KernelSummary& summary, const Launch& launc
     return s + "\nverdict " + std::string(name_of(verdict.kind)) + " " +
            std::string(name_of(verdict.trust)) + " " + verdict.reason + "\nstatic reads" +
            text_of(verdict.reads, base) + "\nstatic covered" + text_of(verdict.covered, base) +
-           "\nstatic writes" + text_of(verdict.writes, base) + "\nreads " +
+           "\nstatic writes" + text_of(verdict.writes, base) + "\nsurely" +
+           text_of(verdict.must_writes, base) + "\nreads " +
            text_of(r.reads, base) + "\nwrites" + text_of(r.writes, base) + "\n" + r.message;
   };
   if (verdict.all_in_bounds && (r.code == softgpu::kIllegalAddress || r.stray_accesses != 0)) {
@@ -118,6 +119,17 @@ bool check(TestDevice& device, const KernelSummary& summary, const Launch& launc
     if (!inside(range, lists)) {
       ADD_FAILURE() << "writes outside\n" << describe();
       return false;
+    }
+  }
+  if (r.code == 0) {
+    for (const Range& m : verdict.must_writes) {
+      const bool seen = std::any_of(r.writes.begin(), r.writes.end(), [&](const ByteRange& w) {
+        return w.begin <= m.begin && m.end <= w.end;
+      });
+      if (!seen) {
+        ADD_FAILURE() << "not all of it is written\n" << describe();
+        return false;
+      }
     }
   }
   if (verdict.kind == VerdictKind::kIdempotent) {
@@ -221,7 +233,7 @@ TEST(RangesProperty, ShapesStayInsideWhatIsSaidOfThem) {
     const image::ptx::Function* f = module->find_function(c.kernel);
     ASSERT_NE(f, nullptr) << c.kernel;
     const KernelSummary summary = summarize(*module, *f);
-    unsigned proved = 0, inside = 0, idempotent = 0;
+    unsigned proved = 0, inside = 0, idempotent = 0, surely = 0;
     for (unsigned run = 0; run < kLaunches; ++run) {
       Launch launch;
       for (int axis = 0; axis < 3; ++axis) {
@@ -278,11 +290,12 @@ TEST(RangesProperty, ShapesStayInsideWhatIsSaidOfThem) {
         break;
       inside += verdict.kind != VerdictKind::kUnknown;
       proved += verdict.all_in_bounds;
+      surely += !verdict.must_writes.empty() && verdict.must_writes == verdict.writes;
       idempotent += verdict.kind == VerdictKind::kIdempotent;
     }
     char line[120];
-    std::snprintf(line, sizeof line, "%-22s proved %3u of %3u, idempotent %3u\n", c.kernel, proved,
-                  inside, idempotent);
+    std::snprintf(line, sizeof line, "%-22s proved %3u of %3u, idempotent %3u, written whole %3u\n",
+                  c.kernel, proved, inside, idempotent, surely);
     table += line;
     EXPECT_GE(proved * 100, inside * c.least_proved * 8 / 10) << c.kernel << "\n" << to_text(summary);
   }
