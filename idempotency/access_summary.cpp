@@ -371,8 +371,8 @@ class Analysis {
 
   // The place of `i` in the kernel's own code: of its address operand `pool`, `size_pool` being
   // that of its size where `bytes` is 0.
-  void record_place(std::uint32_t frame, const Instruction& i, std::uint32_t pool,
-                    AccessKind kind, std::uint32_t bytes, std::uint32_t size_pool = kNone) {
+  void record_place(std::uint32_t frame, const Instruction& i, std::uint32_t pool, AccessKind kind,
+                    std::uint32_t bytes, std::uint32_t size_pool = kNone) {
     place_ = kNone;
     if (frame != 0 || !recording_ || places_.size() >= kMaxPlaces ||
         (bytes == 0 && size_pool == kNone)) {

@@ -97,9 +97,9 @@ enum class Origin : std::uint8_t { kAnalysis, kDeclaration };
 struct KernelSummary {
   std::string name;
   Origin origin = Origin::kAnalysis;
-  std::uint32_t param_bytes = 0;     // size of the parameter block
-  std::vector<Access> accesses;      // no two alike
-  std::vector<std::string> symbols;  // names of module variables that accesses start from
+  std::uint32_t param_bytes = 0;            // size of the parameter block
+  std::vector<Access> accesses;             // no two alike
+  std::vector<std::string> symbols;         // names of module variables that accesses start from
   std::vector<std::uint64_t> symbol_bytes;  // their sizes; 0: not known
   std::shared_ptr<const AddressProgram> addresses;  // null: none could be expressed
   // Why the analysis says nothing about this kernel; fit for users ("calls a function through a

@@ -28,7 +28,7 @@ using ptx::Type;
 
 namespace {
 
-constexpr std::size_t kMaxNodes = 120'000, kMaxSteps = 6'000, kMaxSites = 2'000;
+constexpr std::size_t kMaxNodes = 120'000, kMaxSteps = 4'000, kMaxSites = 2'000;
 constexpr std::uint64_t kMaxWork = 8'000'000;
 constexpr int kMaxDepth = 200;
 
@@ -329,7 +329,8 @@ class Builder {
   // Alike nodes are one, if they are computed under the same conditions.
   std::uint32_t shared(const Node& n) {
     Key k;
-    k.words = {static_cast<std::uint64_t>(n.kind) | std::uint64_t{static_cast<std::uint8_t>(n.step)} << 8 |
+    k.words = {static_cast<std::uint64_t>(n.kind) |
+                   std::uint64_t{static_cast<std::uint8_t>(n.step)} << 8 |
                    std::uint64_t{static_cast<std::uint8_t>(n.relation)} << 16 |
                    std::uint64_t{n.width} << 24 | std::uint64_t{n.from} << 32 |
                    std::uint64_t{n.bytes} << 40 | std::uint64_t{n.is_signed} << 48,
@@ -475,10 +476,9 @@ class Builder {
           return constant(32, width);
         Node n;
         n.width = 32;
-        const bool of_launch = o.special == ptx::SpecialRegister::kTid ||
-                               o.special == ptx::SpecialRegister::kCtaid ||
-                               o.special == ptx::SpecialRegister::kNtid ||
-                               o.special == ptx::SpecialRegister::kNctaid;
+        const bool of_launch =
+            o.special == ptx::SpecialRegister::kTid || o.special == ptx::SpecialRegister::kCtaid ||
+            o.special == ptx::SpecialRegister::kNtid || o.special == ptx::SpecialRegister::kNctaid;
         if (of_launch && o.component < 3 && width <= 32) {
           n.step = StepKind::kSpecial;
           n.a = static_cast<std::uint32_t>(o.special);
@@ -529,8 +529,8 @@ class Builder {
       if (i.guard != kNoIndex) {
         const std::uint32_t old = value_at(reg, n, block);
         const std::uint32_t p = value_at(i.guard, n, block);
-        value = width == 1 ? unknown(reg, block)
-                           : select(p, i.guard_negated, value, old, width, block);
+        value =
+            width == 1 ? unknown(reg, block) : select(p, i.guard_negated, value, old, width, block);
       }
       --depth_;
     }
@@ -676,11 +676,10 @@ class Builder {
         const unsigned result = wide ? 2 * w : w;
         if (result > 64)
           return kNoIndex;
-        const std::uint32_t product =
-            make(wide   ? StepKind::kMulWide
-                 : high ? StepKind::kMulHigh
-                        : StepKind::kMul,
-                 result, block, context, in(1, w), in(2, w), is_signed);
+        const std::uint32_t product = make(wide   ? StepKind::kMulWide
+                                           : high ? StepKind::kMulHigh
+                                                  : StepKind::kMul,
+                                           result, block, context, in(1, w), in(2, w), is_signed);
         if (i.opcode == Opcode::kMul)
           return i.has(Modifier::kCc) ? kNoIndex : product;
         if (i.has(Modifier::kCc))
@@ -728,8 +727,9 @@ class Builder {
           return kNoIndex;
         }
         const std::uint64_t length = o[first + 3].imm & 0xFF;
-        const std::uint32_t moved = make(StepKind::kShr, w, block, context, in(1, w),
-                                         constant(static_cast<std::int64_t>(o[first + 2].imm & 0xFF), 32));
+        const std::uint32_t moved =
+            make(StepKind::kShr, w, block, context, in(1, w),
+                 constant(static_cast<std::int64_t>(o[first + 2].imm & 0xFF), 32));
         if (length >= w)
           return moved;
         return make(StepKind::kAnd, w, block, context, moved,
@@ -1008,8 +1008,8 @@ class Builder {
   }
 
   std::uint32_t condition_context(std::uint32_t parent, std::uint32_t predicate, bool negated) {
-    const std::uint64_t key = (std::uint64_t{parent} << 33) | (std::uint64_t{predicate} << 1) |
-                              (negated ? 1 : 0);
+    const std::uint64_t key =
+        (std::uint64_t{parent} << 33) | (std::uint64_t{predicate} << 1) | (negated ? 1 : 0);
     const auto [it, is_new] = condition_context_.try_emplace(key, 0);
     if (is_new) {
       ContextNode node;
@@ -1050,8 +1050,8 @@ class Builder {
         continue;
       }
       const bool before = from == block ? p.instruction < at : cf_.dominates(from, block);
-      if (before && (f_.code[p.instruction].guard == kNoIndex ||
-                     is_ancestor(contexts[w], contexts[k]))) {
+      if (before &&
+          (f_.code[p.instruction].guard == kNoIndex || is_ancestor(contexts[w], contexts[k]))) {
         found.push_back(w);
       }
     }
@@ -1097,7 +1097,8 @@ class Builder {
       return extend(l, 32, 64, true, pack.block, pack.context);
     }
     const bool sum = low.kind == NodeKind::kAddCarryOut && high.kind == NodeKind::kAddCarryIn;
-    const bool difference = low.kind == NodeKind::kSubCarryOut && high.kind == NodeKind::kSubCarryIn;
+    const bool difference =
+        low.kind == NodeKind::kSubCarryOut && high.kind == NodeKind::kSubCarryIn;
     if ((sum || difference) && resolve(high.c) == l) {
       return make(sum ? StepKind::kAdd : StepKind::kSub, 64, pack.block, pack.context,
                   again(low.a, high.a), again(low.b, high.b));
@@ -1105,8 +1106,7 @@ class Builder {
     if (low.kind == NodeKind::kStep && high.kind == NodeKind::kStep) {
       if (low.step == StepKind::kMul && high.step == StepKind::kMulHigh &&
           resolve(low.a) == resolve(high.a) && resolve(low.b) == resolve(high.b)) {
-        return make(StepKind::kMulWide, 64, pack.block, pack.context, low.a, low.b,
-                    high.is_signed);
+        return make(StepKind::kMulWide, 64, pack.block, pack.context, low.a, low.b, high.is_signed);
       }
       if (low.step == StepKind::kParam && high.step == StepKind::kParam && low.bytes == 4 &&
           high.bytes == 4 && high.a == low.a + 4) {
@@ -1148,8 +1148,7 @@ class Builder {
         const auto [x, edge] = phis_[low.payload].parts[k];
         const std::uint32_t y = phis_[high.payload].parts[k].first;
         const std::uint32_t from = cf_.edges[edge].from;
-        const std::uint32_t part =
-            make(StepKind::kPack, 64, from, block_context_[from], x, y);
+        const std::uint32_t part = make(StepKind::kPack, 64, from, block_context_[from], x, y);
         phis_[phi.payload].parts.emplace_back(part, edge);
       }
       return id;
@@ -1199,8 +1198,7 @@ class Builder {
     n = resolve(n);
     Node x = nodes_[n];
     if (!cf_.inside(x.block, loop) || (x.a == kNoIndex && x.b == kNoIndex) ||
-        x.step == StepKind::kParam || x.step == StepKind::kSpecial ||
-        x.step == StepKind::kSymbol) {
+        x.step == StepKind::kParam || x.step == StepKind::kSpecial || x.step == StepKind::kSymbol) {
       return n;
     }
     x.block = block;
@@ -1251,8 +1249,7 @@ class Builder {
         if ((!adds && !subtracts) || hops > 64) {
           good = false;
         } else if (is_fixed(x.b, loop)) {
-          step = make(x.step, width, outside, context, step,
-                      hoist(x.b, loop, outside, context));
+          step = make(x.step, width, outside, context, step, hoist(x.b, loop, outside, context));
           next = resolve(x.a);
         } else if (adds && is_fixed(x.a, loop)) {
           step = make(StepKind::kAdd, width, outside, context, step,
@@ -1338,8 +1335,8 @@ class Builder {
     s.kind = StepKind::kOpaque;
     s.width = x.width;
     s.low = x.width >= 64 ? INT64_MIN : 0;
-    s.high = x.width >= 64 ? INT64_MAX
-                           : static_cast<std::int64_t>((std::uint64_t{1} << x.width) - 1);
+    s.high =
+        x.width >= 64 ? INT64_MAX : static_cast<std::int64_t>((std::uint64_t{1} << x.width) - 1);
     return slot_[n] = push(s, cf_.blocks[x.block].loop);
   }
 
@@ -1376,10 +1373,10 @@ class Builder {
     s.is_signed = x.is_signed;
     s.low = x.low;
     s.high = x.high;
-    const bool plain = x.kind == NodeKind::kStep &&
-                       (x.step == StepKind::kOpaque || x.step == StepKind::kConst ||
-                        x.step == StepKind::kParam || x.step == StepKind::kSpecial ||
-                        x.step == StepKind::kSymbol);
+    const bool plain =
+        x.kind == NodeKind::kStep &&
+        (x.step == StepKind::kOpaque || x.step == StepKind::kConst || x.step == StepKind::kParam ||
+         x.step == StepKind::kSpecial || x.step == StepKind::kSymbol);
     if (plain) {
       s.a = x.a;
       s.b = x.b;
@@ -1613,7 +1610,8 @@ class Builder {
       }
       if (whole != kNoIndex)
         above = cf_.loops[whole].header;
-      const std::uint32_t around = cf_.blocks[at].loop == kNoIndex ? kNoIndex : common_loop(above, at);
+      const std::uint32_t around =
+          cf_.blocks[at].loop == kNoIndex ? kNoIndex : common_loop(above, at);
       if (always_reaches(above, at, around)) {
         at = above;
         continue;
@@ -1703,9 +1701,9 @@ class Builder {
         k.relation = relation;
         k.is_signed = k.fixed_signed = x.is_signed;
         k.width = static_cast<std::uint8_t>(x.payload);
-        if (const Node& m = nodes_[moving];
-            m.kind == NodeKind::kStep && m.step == StepKind::kExtend &&
-            (!m.is_signed || x.is_signed)) {
+        if (const Node& m = nodes_[moving]; m.kind == NodeKind::kStep &&
+                                            m.step == StepKind::kExtend &&
+                                            (!m.is_signed || x.is_signed)) {
           k.width = m.from;
           k.is_signed = m.is_signed;
           moving = resolve(m.a);

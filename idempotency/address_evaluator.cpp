@@ -31,11 +31,16 @@ Wide value_of(std::int64_t value, unsigned width, bool is_signed) {
   return is_signed ? Wide{wrap(static_cast<std::uint64_t>(value), width)}
                    : Wide{zero_extended(value, width)};
 }
-Wide floor_div(Wide a, Wide b) {  // b > 0
-  return a >= 0 ? a / b : -((-a + b - 1) / b);
-}
 bool fits(Wide v) {
   return v >= INT64_MIN && v <= INT64_MAX;
+}
+Wide floor_div(Wide a, Wide b) {  // b > 0
+  if (fits(a) && fits(b)) {
+    // The wide division is a call, and many times slower.
+    const auto x = static_cast<std::int64_t>(a), y = static_cast<std::int64_t>(b);
+    return x / y - (x % y < 0 ? 1 : 0);
+  }
+  return a >= 0 ? a / b : -((-a + b - 1) / b);
 }
 Wide least(unsigned width, bool is_signed) {
   return is_signed ? -(Wide{1} << (width - 1)) : Wide{0};
@@ -248,8 +253,8 @@ __int128 AddressEvaluator::upper(Form form, std::uint32_t context) const {
           const std::int64_t m = x.factor / y.factor;
           Form candidate;
           Wide high = 0;
-          if (m <= 0 || !combine_exactly(form, f, -m, candidate) ||
-              !box_high(candidate, high) || high >= best) {
+          if (m <= 0 || !combine_exactly(form, f, -m, candidate) || !box_high(candidate, high) ||
+              high >= best) {
             continue;
           }
           best = high;
@@ -270,8 +275,7 @@ __int128 AddressEvaluator::upper(Form form, std::uint32_t context) const {
   return best;
 }
 
-bool AddressEvaluator::range(const Form& form, std::uint32_t context, Wide& low,
-                             Wide& high) const {
+bool AddressEvaluator::range(const Form& form, std::uint32_t context, Wide& low, Wide& high) const {
   if (form.count == 0) {
     low = high = form.constant;
     return true;
@@ -287,22 +291,23 @@ bool AddressEvaluator::range(const Form& form, std::uint32_t context, Wide& low,
 // The sum as the value that the register has for all threads, if all are in one period.
 bool AddressEvaluator::window(const Form& form, unsigned width, bool is_signed,
                               std::uint32_t context, Form& out, Wide& low, Wide& high) const {
-  const Wide period = Wide{1} << width, bottom = least(width, is_signed);
+  const Wide bottom = least(width, is_signed);
   for (const bool by_conditions : {false, true}) {
     if (!(by_conditions ? range(form, context, low, high) : box(form, low, high)))
       continue;
     if (low > high)
       high = low;  // nobody comes here
-    const Wide turns = floor_div(low - bottom, period);
-    if (turns != floor_div(high - bottom, period))
+    // Periods below the one meant; shifts round down.
+    const Wide turns = (low - bottom) >> width;
+    if (turns != (high - bottom) >> width)
       continue;
-    const Wide constant = form.constant - turns * period;
+    const Wide moved = turns << width, constant = form.constant - moved;
     if (!fits(constant))
       return false;
     out = form;
     out.constant = static_cast<std::int64_t>(constant);
-    low -= turns * period;
-    high -= turns * period;
+    low -= moved;
+    high -= moved;
     return true;
   }
   return false;
@@ -508,8 +513,8 @@ void AddressEvaluator::bounded_by(const AddressProgram& program, const LoopInfo&
       Form distance;
       Wide low = 0, high = 0;
       if (!combine_exactly(limit, x0, -1, distance) || distance.constant == INT64_MIN ||
-          distance.constant % d != 0 ||
-          !range(distance, loop.entry, low, high) || (up ? low < 0 : high > 0)) {
+          distance.constant % d != 0 || !range(distance, loop.entry, low, high) ||
+          (up ? low < 0 : high > 0)) {
         return;
       }
       for (std::uint32_t k = 0; k < distance.count; ++k) {
@@ -532,11 +537,9 @@ void AddressEvaluator::bounded_by(const AddressProgram& program, const LoopInfo&
     return;
   Bounds& count = bounds_[loop.symbol];
   const Wide passes = up ? floor_div(end - xl, d) : floor_div(xh - end, -Wide{d});
-  count.high = static_cast<std::int64_t>(
-      std::min<Wide>(count.high, std::max<Wide>(passes, 0)));
+  count.high = static_cast<std::int64_t>(std::min<Wide>(count.high, std::max<Wide>(passes, 0)));
   Form f;
-  if (fits(end) &&
-      combine_exactly(Form(), moving, sign, f) &&
+  if (fits(end) && combine_exactly(Form(), moving, sign, f) &&
       !__builtin_sub_overflow(f.constant, sign * static_cast<std::int64_t>(end), &f.constant)) {
     demand(loop.context, f);
   }
@@ -582,8 +585,7 @@ AddressEvaluator::Form AddressEvaluator::divide(const Step& step, const Form& va
     return symbol(step.symbol, floor_div(low, divisor), floor_div(high, divisor));
   if (rest_low > rest_high)
     rest_high = rest_low;
-  const Form s =
-      symbol(step.symbol, floor_div(rest_low, divisor), floor_div(rest_high, divisor));
+  const Form s = symbol(step.symbol, floor_div(rest_low, divisor), floor_div(rest_high, divisor));
   Form result;
   if (!combine(quotient, s, 1, step.width, result))
     return symbol(step.symbol, floor_div(low, divisor), floor_div(high, divisor));
@@ -665,8 +667,7 @@ AddressEvaluator::Form AddressEvaluator::join(const AddressProgram& program, con
   return r;
 }
 
-AddressEvaluator::Form AddressEvaluator::evaluate(const AddressProgram& program,
-                                                  const Step& step) {
+AddressEvaluator::Form AddressEvaluator::evaluate(const AddressProgram& program, const Step& step) {
   const unsigned w = step.width;
   auto a = [&]() -> const Form& { return forms_[step.a]; };
   auto b = [&]() -> const Form& { return forms_[step.b]; };
@@ -697,8 +698,8 @@ AddressEvaluator::Form AddressEvaluator::evaluate(const AddressProgram& program,
         return anything(step);
       std::memcpy(&bits, args_.data() + step.a, step.bytes);
       const auto value = static_cast<std::int64_t>(bits);
-      return number(wrap(
-          static_cast<std::uint64_t>(value_of(value, step.bytes * 8u, step.is_signed)), w));
+      return number(
+          wrap(static_cast<std::uint64_t>(value_of(value, step.bytes * 8u, step.is_signed)), w));
     }
     case StepKind::kSpecial: {
       const auto special = static_cast<image::ptx::SpecialRegister>(step.a);
@@ -709,7 +710,8 @@ AddressEvaluator::Form AddressEvaluator::evaluate(const AddressProgram& program,
           case image::ptx::SpecialRegister::kCtaid: {
             const bool tid = special == image::ptx::SpecialRegister::kTid;
             const std::uint32_t id = component + (tid ? 0 : 3);
-            const std::uint32_t n = tid ? dimensions_.block[component] : dimensions_.grid[component];
+            const std::uint32_t n =
+                tid ? dimensions_.block[component] : dimensions_.grid[component];
             return symbol(id, 0, Wide{n} - 1);
           }
           case image::ptx::SpecialRegister::kNtid:
@@ -725,8 +727,8 @@ AddressEvaluator::Form AddressEvaluator::evaluate(const AddressProgram& program,
     case StepKind::kSymbol:
       if (step.a >= addresses_.size() || addresses_[step.a] == 0)
         return anything(step);
-      return number(static_cast<std::int64_t>(addresses_[step.a] +
-                                              static_cast<std::uint64_t>(step.low)));
+      return number(
+          static_cast<std::int64_t>(addresses_[step.a] + static_cast<std::uint64_t>(step.low)));
     case StepKind::kAdd:
     case StepKind::kSub: {
       Form r;
@@ -757,8 +759,8 @@ AddressEvaluator::Form AddressEvaluator::evaluate(const AddressProgram& program,
         return symbol(step.symbol, low, high);
       }
       Form r;
-      if (!combine_exactly(Form(), x.count == 0 ? y : x,
-                           x.count == 0 ? x.constant : y.constant, r)) {
+      if (!combine_exactly(Form(), x.count == 0 ? y : x, x.count == 0 ? x.constant : y.constant,
+                           r)) {
         break;
       }
       if (!high_half)
@@ -1001,8 +1003,8 @@ AddressEvaluator::Found AddressEvaluator::find(const AddressProgram& program, st
   if (low > high)
     return Found::kNothing;
   const Wide period = Wide{1} << 64;
-  const Wide turns = floor_div(low, period);
-  if (turns != floor_div(high, period))
+  const Wide turns = low >> 64;
+  if (turns != high >> 64)
     return Found::kUnknown;
   Wide bytes = site.bytes;
   if (site.byte_slot != kNoSlot) {
@@ -1081,9 +1083,9 @@ std::optional<std::int64_t> AddressEvaluator::distance(const AddressProgram& pro
                                     : std::nullopt;
 }
 
-// The address is c + Σ m·v, where each v runs through all whole numbers between two bounds, whatever
-// the others are: the index that a condition is about, or a thread's own index. Then the bytes are
-// without holes if each m is at most as large as what the smaller ones fill.
+// The address is c + Σ m·v, where each v runs through all whole numbers between two bounds,
+// whatever the others are: the index that a condition is about, or a thread's own index. Then the
+// bytes are without holes if each m is at most as large as what the smaller ones fill.
 bool AddressEvaluator::written(const AddressProgram& program, std::uint32_t index,
                                std::uint32_t bytes, ByteSet& out) {
   const Site& site = program.sites[index];
@@ -1146,7 +1148,8 @@ bool AddressEvaluator::written(const AddressProgram& program, std::uint32_t inde
         return false;
       v = &variables[count++];
       v->form = terms;
-      // All numbers between the bounds, if each factor is at most as large as what the smaller fill.
+      // All numbers between the bounds, if each factor is at most as large as what the smaller
+      // fill.
       Form sorted = terms;
       std::sort(sorted.terms, sorted.terms + sorted.count, [](const Term& x, const Term& y) {
         return std::abs(static_cast<double>(x.factor)) < std::abs(static_cast<double>(y.factor));
@@ -1170,6 +1173,8 @@ bool AddressEvaluator::written(const AddressProgram& program, std::uint32_t inde
     }
     return true;
   };
+  Form demands[2 * kMaxVariables];
+  std::size_t demanded = 0;
   for (std::uint32_t k = 0; k < site.must_count; ++k) {
     const MustCondition& c = program.musts[site.first_must + k];
     Form x, y, f, g;
@@ -1234,7 +1239,23 @@ bool AddressEvaluator::written(const AddressProgram& program, std::uint32_t inde
         }
       }
     }
-    if (!limit(f) || (both && !limit(g)))
+    if (demanded + 2 > std::size(demands))
+      return false;
+    demands[demanded++] = f;
+    if (both)
+      demands[demanded++] = g;
+  }
+  bool implied[2 * kMaxVariables] = {};
+  for (std::size_t k = 0; k < demanded; ++k) {
+    // What another one, still there, says already is no condition of its own.
+    for (std::size_t j = 0; j < demanded && !implied[k]; ++j) {
+      Form weaker;
+      Wide high = 0;
+      implied[k] = j != k && !implied[j] && demands[j].count != 0 &&
+                   combine_exactly(demands[k], demands[j], -1, weaker) && box_high(weaker, high) &&
+                   high <= 0;
+    }
+    if (!implied[k] && !limit(demands[k]))
       return false;
   }
   Form address = forms_[site.address];
@@ -1279,8 +1300,8 @@ bool AddressEvaluator::written(const AddressProgram& program, std::uint32_t inde
   }
   for (std::uint32_t t = 0; t < address.count; ++t) {
     const Bounds& b = bounds_[address.terms[t].symbol];
-    // How often a loop goes round is known by its condition only.
-    if (address.terms[t].symbol >= 6)
+    // How often a loop goes round is known by its condition only, unless it never goes back.
+    if (address.terms[t].symbol >= 6 && b.low != b.high)
       return false;
     axes[axis_count++] = {address.terms[t].factor, b.low, b.high};
   }

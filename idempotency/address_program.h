@@ -54,15 +54,22 @@ enum class StepKind : std::uint8_t {
   kAbs,
   kExtend,  // from `from` bits
   kTruncate,
-  kPack,  // a is the lower half, b the upper one
-  kSelect,  // a or b; contexts c and d
-  kMerge,   // of the values in `parts` [a, a + b)
+  kPack,       // a is the lower half, b the upper one
+  kSelect,     // a or b; contexts c and d
+  kMerge,      // of the values in `parts` [a, a + b)
   kInduction,  // a + counter of loop c times b
   kLoop,       // bounds the counter of loop a by its conditions
   kCondition,  // puts a condition into `context`
 };
 
-enum class Relation : std::uint8_t { kLess, kLessEqual, kGreater, kGreaterEqual, kEqual, kNotEqual };
+enum class Relation : std::uint8_t {
+  kLess,
+  kLessEqual,
+  kGreater,
+  kGreaterEqual,
+  kEqual,
+  kNotEqual
+};
 
 struct Step {
   StepKind kind = StepKind::kOpaque;
@@ -117,7 +124,7 @@ struct MustCondition {
 struct Site {
   std::uint32_t address = kNoSlot;  // slot; 64 bits
   std::uint32_t context = 0;
-  std::uint32_t bytes = 0;           // of one thread's access
+  std::uint32_t bytes = 0;            // of one thread's access
   std::uint32_t byte_slot = kNoSlot;  // if the size is a register
   // Sites that write surely before this one in the same thread, whenever it is reached.
   std::vector<std::uint32_t> earlier_writes;

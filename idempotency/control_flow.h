@@ -18,7 +18,7 @@ struct Edge {
 };
 
 struct Block {
-  std::uint32_t first = 0, last = 0;  // instructions [first, last)
+  std::uint32_t first = 0, last = 0;   // instructions [first, last)
   std::vector<std::uint32_t> in, out;  // edges
   std::uint32_t idom = image::ptx::kNoIndex;
   std::uint32_t order = image::ptx::kNoIndex;  // in reverse post-order; kNoIndex: never reached

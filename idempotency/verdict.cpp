@@ -9,6 +9,35 @@
 #include "idempotency/address_program.h"
 
 namespace gpurecover::idempotency {
+
+namespace {
+
+// What one access may touch; `site` if that is by its expression, and then a stride may be found.
+struct Touched {
+  ByteSet set;
+  std::uint32_t site = kNoSlot;
+  bool refined = false;
+};
+
+}  // namespace
+
+class Workshop {
+ public:
+  AddressEvaluator evaluator;
+  std::vector<std::uint64_t> addresses;
+  std::vector<Touched> reads, writes;
+};
+
+WorkshopHolder::~WorkshopHolder() {
+  delete workshop_;
+}
+
+Workshop& WorkshopHolder::get() {
+  if (workshop_ == nullptr)
+    workshop_ = new Workshop;
+  return *workshop_;
+}
+
 namespace {
 
 std::string hex(std::uint64_t value) {
@@ -50,26 +79,8 @@ bool intersect(const std::vector<Range>& a, const std::vector<Range>& b) {
   return false;
 }
 
-// What one access may touch; `site` if that is by its expression, and then a stride may be found.
-struct Touched {
-  ByteSet set;
-  std::uint32_t site = kNoSlot;
-  bool refined = false;
-};
-
-// What deciding needs again and again: kept by each thread, so that it allocates nothing.
-struct Workshop {
-  AddressEvaluator evaluator;
-  std::vector<std::uint64_t> addresses;
-  std::vector<Touched> reads, writes;
-};
-Workshop& workshop() {
-  static thread_local Workshop w;
-  return w;
-}
-
-// Module variables whose address nobody can tell are put where no memory is, so that what is read of
-// them can still be seen to stay inside them.
+// Module variables whose address nobody can tell are put where no memory is, so that what is read
+// of them can still be seen to stay inside them.
 constexpr std::uint64_t kNowhere = 0x6b00'0000'0000'0000, kNowhereStep = std::uint64_t{1} << 40;
 
 class Decider {
@@ -82,7 +93,7 @@ class Decider {
         symbols_(addresses(summary, symbols)),
         memory_(map),
         out_(out),
-        shop_(workshop()) {
+        shop_(out.workshop.get()) {
     shop_.reads.clear();
     shop_.writes.clear();
     if (summary.addresses == nullptr || !dimensions.known()) {
@@ -92,9 +103,9 @@ class Decider {
     shop_.addresses.clear();
     for (std::size_t k = 0; k < symbols_.size(); ++k) {
       const std::uint64_t bytes = k < summary.symbol_bytes.size() ? summary.symbol_bytes[k] : 0;
-      shop_.addresses.push_back(symbols_[k]                           ? symbols_[k]->begin
+      shop_.addresses.push_back(symbols_[k]                              ? symbols_[k]->begin
                                 : bytes != 0 && bytes < kNowhereStep / 2 ? nowhere(k)
-                                                                      : 0);
+                                                                         : 0);
     }
     shop_.evaluator.run(*program_, args, dimensions, shop_.addresses);
   }

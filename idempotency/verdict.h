@@ -40,29 +40,48 @@ enum class Trust : std::uint8_t { kProved, kBounded, kDeclared, kObserved };
 std::string_view name_of(VerdictKind kind);  // "idempotent", "clobbers", "unknown"
 std::string_view name_of(Trust trust);       // "proved", "bounded", "declared", "observed"
 
+// What deciding works with. A verdict keeps it from one launch to the next, so that it allocates
+// nothing; copies go without.
+class Workshop;
+class WorkshopHolder {
+ public:
+  WorkshopHolder() = default;
+  WorkshopHolder(const WorkshopHolder&) {}
+  WorkshopHolder(WorkshopHolder&&) noexcept {}
+  WorkshopHolder& operator=(const WorkshopHolder&) { return *this; }
+  WorkshopHolder& operator=(WorkshopHolder&&) noexcept { return *this; }
+  ~WorkshopHolder();
+  Workshop& get();  // made at the first call; throws std::bad_alloc
+
+ private:
+  Workshop* workshop_ = nullptr;
+};
+
 struct Verdict {
   VerdictKind kind = VerdictKind::kUnknown;
   Trust trust = Trust::kBounded;
   std::string reason;  // empty for kIdempotent
-  // Sorted, merged. Valid for all kinds; of kUnknown they are what is known, not all. `reads` leaves
-  // out what a thread reads only after it has written it itself: `covered`.
+  // Sorted, merged. Valid for all kinds; of kUnknown they are what is known, not all. `reads`
+  // leaves out what a thread reads only after it has written it itself: `covered`.
   std::vector<Range> reads, writes, clobbered, covered;
   // Bytes that the launch, if it completes, has surely written, whatever it read before; sorted,
   // merged, inside `writes`. Not all of them are found.
   std::vector<Range> must_writes;
-  // Every access of the launch, whatever its verdict, is exact and inside live allocations: it cannot
-  // have caused an address fault. Trust is `proved` only then.
+  // Every access of the launch, whatever its verdict, is exact and inside live allocations: it
+  // cannot have caused an address fault. Trust is `proved` only then.
   bool all_in_bounds = false;
   bool proved_clobber = false;       // kClobbers by a read-modify-write through a known pointer
   bool writes_host_visible = false;  // some write range is memory that the host may look at
   bool writes_anything = false;      // the kernel has a write that is not through a null pointer
 
+  WorkshopHolder workshop;
+
   void clear();  // keeps capacity
 };
 
-// Decides for one launch of `dimensions`. `args` is the packed parameter block (PTX offsets); bytes beyond its end
-// make the verdict unknown. `out` is overwritten; reuse it, then a typical call allocates nothing.
-// The map is read under one lock, so the answer belongs to one generation.
+// Decides for one launch of `dimensions`. `args` is the packed parameter block (PTX offsets); bytes
+// beyond its end make the verdict unknown. `out` is overwritten; reuse it, then a typical call
+// allocates nothing. The map is read under one lock, so the answer belongs to one generation.
 //
 // Trust is `proved` if every address could be expressed and lies inside live allocations, else
 // `bounded`: the assumption is that the program makes no access outside the allocation that a

@@ -213,8 +213,8 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
   }
 
   // Whatever else may have run is in question too, and all of it where no launch is named.
-  const bool must_be_in_bounds = recovery::is_address_fault(incident.code) && !incident.standby_lost &&
-                                 (!failure.injected || failure.strict);
+  const bool must_be_in_bounds = recovery::is_address_fault(incident.code) &&
+                                 !incident.standby_lost && (!failure.injected || failure.strict);
   if (must_be_in_bounds && !incident.context_healthy) {
     failure.exact_and_in_bounds = (incident.kernel == nullptr || failure.exact_and_in_bounds) &&
                                   takeover_.enabled() && takeover_.suspects_in_bounds();

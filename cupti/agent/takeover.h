@@ -126,8 +126,8 @@ class Takeover final : public Steering::Sink {
     std::uint64_t stream = 0;
   };
   Suspect suspect();
-  // Whether every access of every launch that may have run in part is proved in bounds (and there is
-  // such a launch): then no access of the program's can have caused the error.
+  // Whether every access of every launch that may have run in part is proved in bounds (and there
+  // is such a launch): then no access of the program's can have caused the error.
   bool suspects_in_bounds();
   // The standby has failed and is not replaced: from now on calls get the error.
   void give_up();

@@ -95,8 +95,8 @@ bool check(TestDevice& device, const KernelSummary& summary, const Launch& launc
            std::string(name_of(verdict.trust)) + " " + verdict.reason + "\nstatic reads" +
            text_of(verdict.reads, base) + "\nstatic covered" + text_of(verdict.covered, base) +
            "\nstatic writes" + text_of(verdict.writes, base) + "\nsurely" +
-           text_of(verdict.must_writes, base) + "\nreads " +
-           text_of(r.reads, base) + "\nwrites" + text_of(r.writes, base) + "\n" + r.message;
+           text_of(verdict.must_writes, base) + "\nreads " + text_of(r.reads, base) + "\nwrites" +
+           text_of(r.writes, base) + "\n" + r.message;
   };
   if (verdict.all_in_bounds && (r.code == softgpu::kIllegalAddress || r.stray_accesses != 0)) {
     ADD_FAILURE() << "proved in bounds, but it went astray\n" << describe();
@@ -154,7 +154,7 @@ struct Case {
   // Per parameter: o output, i input, x both (pointers); n a count; s a small number, 1 and up;
   // z any small number; f a float; l a 64-bit number; V a View.
   const char* signature;
-  int axes;              // of grid and block
+  int axes;               // of grid and block
   unsigned least_proved;  // percent of the launches that must be proved, of those that stay inside
 };
 
@@ -251,9 +251,8 @@ TEST(RangesProperty, ShapesStayInsideWhatIsSaidOfThem) {
         auto put = [&](auto value, std::size_t offset = 0) {
           std::memcpy(to + offset, &value, sizeof value);
         };
-        const std::uint64_t memory = one_pool
-                                         ? buffers[0] + kBytes / 4 * (pointer % 4)
-                                         : buffers[pointer % kBuffers] + 16 * pick(0, 3);
+        const std::uint64_t memory = one_pool ? buffers[0] + kBytes / 4 * (pointer % 4)
+                                              : buffers[pointer % kBuffers] + 16 * pick(0, 3);
         switch (*s) {
           case 'o':
           case 'i':
@@ -297,7 +296,8 @@ TEST(RangesProperty, ShapesStayInsideWhatIsSaidOfThem) {
     std::snprintf(line, sizeof line, "%-22s proved %3u of %3u, idempotent %3u, written whole %3u\n",
                   c.kernel, proved, inside, idempotent, surely);
     table += line;
-    EXPECT_GE(proved * 100, inside * c.least_proved * 8 / 10) << c.kernel << "\n" << to_text(summary);
+    EXPECT_GE(proved * 100, inside * c.least_proved * 8 / 10) << c.kernel << "\n"
+                                                              << to_text(summary);
   }
   std::printf("%s", table.c_str());
 }
@@ -332,15 +332,18 @@ class Generator {
       words_.push_back(r);
     }
     block(0);
-    std::string out = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 p, "
-                      ".param .u64 q, .param .u32 n, .param .u32 m, .param .u32 k)\n{\n.reg .b32 "
-                      "%r<" + std::to_string(registers_ + 1) + ">;\n.reg .b64 %rd<" +
-                      std::to_string(longs_ + 4) + ">;\n.reg .pred %p<" +
-                      std::to_string(predicate_count_ + 1) +
-                      ">;\nld.param.u64 %rd1, [p];\nld.param.u64 %rd2, [q];\n";
+    std::string out =
+        ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 p, "
+        ".param .u64 q, .param .u32 n, .param .u32 m, .param .u32 k)\n{\n.reg .b32 "
+        "%r<" +
+        std::to_string(registers_ + 1) + ">;\n.reg .b64 %rd<" + std::to_string(longs_ + 4) +
+        ">;\n.reg .pred %p<" + std::to_string(predicate_count_ + 1) +
+        ">;\nld.param.u64 %rd1, [p];\nld.param.u64 %rd2, [q];\n";
     return out + body_ + "ret;\n}\n";
   }
-  std::uint32_t number(std::uint32_t below) { return static_cast<std::uint32_t>(random_() % below); }
+  std::uint32_t number(std::uint32_t below) {
+    return static_cast<std::uint32_t>(random_() % below);
+  }
   std::uint32_t argument() {
     static constexpr std::uint32_t kOdd[] = {0,          1,          2,          3,     7,
                                              8,          31,         100,        255,   0x7FFFFFFF,
@@ -360,19 +363,17 @@ class Generator {
   }
 
   void arithmetic() {
-    static constexpr const char* kTwo[] = {"add.s32",    "sub.s32",    "mul.lo.s32", "add.u32",
-                                           "and.b32",    "or.b32",     "xor.b32",    "min.s32",
-                                           "max.s32",    "min.u32",    "max.u32",    "div.u32",
-                                           "rem.u32",    "div.s32",    "rem.s32",    "mul.hi.u32",
-                                           "mul.hi.s32", "mul.lo.u32", "sub.u32",    "add.s32"};
+    static constexpr const char* kTwo[] = {
+        "add.s32", "sub.s32",    "mul.lo.s32", "add.u32",    "and.b32", "or.b32",  "xor.b32",
+        "min.s32", "max.s32",    "min.u32",    "max.u32",    "div.u32", "rem.u32", "div.s32",
+        "rem.s32", "mul.hi.u32", "mul.hi.s32", "mul.lo.u32", "sub.u32", "add.s32"};
     const std::string r = word();
     const std::uint32_t what = number(29);
     if (what < 20) {
       const std::string op = kTwo[what];
       // Division by zero gives what the device likes.
       const bool divides = op.starts_with("div") || op.starts_with("rem");
-      const std::string b =
-          divides ? std::to_string(1 + number(20)) : any_or_number();
+      const std::string b = divides ? std::to_string(1 + number(20)) : any_or_number();
       line(op + " " + r + ", " + any() + ", " + b + ";");
     } else if (what < 22) {
       line(std::string(chance(50) ? "shl.b32 " : "shr.u32 ") + r + ", " + any() + ", " +
@@ -387,8 +388,10 @@ class Generator {
       line("selp.b32 " + r + ", " + any_or_number() + ", " + any_or_number() + ", " + condition() +
            ";");
     } else if (what == 26) {
-      line(std::string(chance(50) ? "neg.s32 " : chance(50) ? "not.b32 " : "abs.s32 ") + r + ", " +
-           any() + ";");
+      line(std::string(chance(50)   ? "neg.s32 "
+                       : chance(50) ? "not.b32 "
+                                    : "abs.s32 ") +
+           r + ", " + any() + ";");
     } else if (what == 27) {
       const std::string d = wide();
       line(std::string(chance(50) ? "mul.wide.s32 " : "mul.wide.u32 ") + d + ", " + any() + ", " +
@@ -498,7 +501,8 @@ class Generator {
         // Some words change where a condition holds.
         const std::string p = condition(), r = any();
         if (!is_source(r))
-          line((chance(50) ? "@" : "@!") + p + " add.u32 " + r + ", " + r + ", " + any_or_number() + ";");
+          line((chance(50) ? "@" : "@!") + p + " add.u32 " + r + ", " + r + ", " + any_or_number() +
+               ";");
       } else if (what < 90) {
         const std::string p = condition(), skip = label();
         line((chance(50) ? "@" : "@!") + p + " bra " + skip + ";");
@@ -589,7 +593,8 @@ TEST(RangesProperty, RandomCodeStaysInsideWhatIsSaidOfIt) {
   const char* const from = std::getenv("GPURECOVER_TEST_SEED");
   const char* const many = std::getenv("GPURECOVER_TEST_KERNELS");
   const std::uint32_t first = from != nullptr ? static_cast<std::uint32_t>(std::atoll(from)) : 1;
-  const std::uint32_t kernels = many != nullptr ? static_cast<std::uint32_t>(std::atoll(many)) : 400;
+  const std::uint32_t kernels =
+      many != nullptr ? static_cast<std::uint32_t>(std::atoll(many)) : 400;
   std::printf("seeds %u to %u\n", first, first + kernels - 1);
   unsigned launches = 0, proved = 0;
   Verdict verdict;

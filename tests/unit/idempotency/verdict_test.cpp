@@ -327,7 +327,8 @@ TEST_F(VerdictTest, ADeclarationNeverOverridesAProvedClobber) {
   const std::uint64_t args[8] = {kA, kB, kC};
   auto with = [&](const KernelSummary* analysis) {
     Verdict v;
-    decide_with_declaration(analysis, declared, std::as_bytes(std::span(args)), LaunchDimensions{}, map, symbols, v);
+    decide_with_declaration(analysis, declared, std::as_bytes(std::span(args)), LaunchDimensions{},
+                            map, symbols, v);
     return v;
   };
   EXPECT_EQ(with(nullptr).kind, VerdictKind::kIdempotent);
