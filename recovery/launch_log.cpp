@@ -78,7 +78,7 @@ bool StreamLog::place(const LaunchTraits& traits, Issue& issue, Keep keep) {
   if (issuing_ > 0) {
     // Whoever is issuing has a record among these.
     for (std::uint64_t i = head_; i != tail_.load(std::memory_order_relaxed); ++i) {
-      at(i).unordered |= !at(i).issued && !at(i).refused;
+      at(i).unordered_ |= !at(i).issued_ && !at(i).refused_;
     }
     start_region(issue);
     closing_ = true;
@@ -219,29 +219,66 @@ void StreamLog::void_open_region() {
 
 // --- launches ---
 
-LoggedLaunch& StreamLog::append(std::uint64_t order, const LaunchTraits& traits, Issue& issue) {
+LaunchRecord& StreamLog::append(std::uint64_t order, const LaunchTraits& traits, Issue& issue) {
   const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
   if (tail - head_ == ring_.size()) {
     forget_complete();
   }
   if (tail - head_ == ring_.size()) {
-    std::vector<LoggedLaunch> larger(ring_.size() * 2);
+    std::vector<LaunchRecord> larger(ring_.size() * 2);
     for (std::uint64_t i = head_; i != tail; ++i) {
       larger[i & (larger.size() - 1)] = std::move(at(i));
     }
     ring_ = std::move(larger);
   }
-  LoggedLaunch& entry = at(tail);
-  entry.order = order;
-  entry.marker = issue.number = next_number_++;
-  entry.issued = false;
-  entry.refused = false;
-  entry.replayable = traits.replayable;
-  entry.unordered = ++issuing_ > 1;
+  LaunchRecord& entry = at(tail);
+  // The next one's lines come while the driver launches this one.
+  __builtin_prefetch(&at(tail + 1), 1);
+  __builtin_prefetch(reinterpret_cast<const std::byte*>(&at(tail + 1)) + 64, 1);
+  entry.order_ = order;
+  entry.number_ = issue.number = next_number_++;
+  entry.issued_ = false;
+  entry.refused_ = false;
+  entry.replayable_ = traits.replayable;
+  entry.unordered_ = ++issuing_ > 1;
   entry.obstacle = nullptr;
+  if (entry.has_attributes_) {
+    entry.has_attributes_ = false;
+    entry.more_->attributes.clear();
+  }
   set_unmarked(true);
   tail_.store(tail + 1, std::memory_order_release);
   return entry;
+}
+
+LoggedLaunch LaunchRecord::unpack(std::uint64_t stream,
+                                  const std::atomic<std::uint32_t>* word) const {
+  LoggedLaunch out;
+  out.order = order_;
+  out.marker = number_;
+  out.issued = issued_;
+  out.refused = refused_;
+  out.replayable = replayable_;
+  out.unordered = unordered_;
+  out.obstacle = obstacle;
+  out.kernel = kernel;
+  out.launch.function = function;
+  out.launch.stream = stream;
+  std::copy_n(grid, 3, out.launch.grid);
+  std::copy_n(block, 3, out.launch.block);
+  out.launch.shared_bytes = shared_bytes;
+  out.launch.cooperative = cooperative;
+  if (has_attributes_) {
+    out.launch.attributes = more_->attributes;
+  }
+  if (size_ <= sizeof inline_) {
+    out.launch.arguments.assign(inline_, inline_ + size_);
+  } else {
+    out.launch.arguments = more_->arguments;
+  }
+  out.launch.marker = reinterpret_cast<std::uint64_t>(word);
+  out.launch.marker_value = number_;
+  return out;
 }
 
 void StreamLog::end(std::uint32_t number, bool taken, bool marked) {
@@ -249,10 +286,10 @@ void StreamLog::end(std::uint32_t number, bool taken, bool marked) {
   --issuing_;
   const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
   for (std::uint64_t i = tail; i != head_; --i) {
-    LoggedLaunch& entry = at(i - 1);
-    if (entry.marker == number) {
-      entry.issued = taken;
-      entry.refused = !taken;
+    LaunchRecord& entry = at(i - 1);
+    if (entry.number_ == number) {
+      entry.issued_ = taken;
+      entry.refused_ = !taken;
       if (std::exchange(copies_failed_, false) && taken) {
         void_open_region();
       }
@@ -272,9 +309,9 @@ void StreamLog::end(std::uint32_t number, bool taken, bool marked) {
 bool StreamLog::copy_of(std::uint32_t number, RemoteLaunch& out) {
   const std::lock_guard lock(mutex_);
   for (std::uint64_t i = tail_.load(std::memory_order_relaxed); i != head_; --i) {
-    const LoggedLaunch& entry = at(i - 1);
-    if (entry.marker == number) {
-      out = entry.launch;
+    const LaunchRecord& entry = at(i - 1);
+    if (entry.number_ == number) {
+      out = entry.unpack(stream_, word_).launch;
       return entry.obstacle == nullptr;
     }
   }
@@ -290,7 +327,7 @@ std::optional<std::uint32_t> StreamLog::begin_mark() {
   if (issuing_ > 0) {
     // Its order against what we are about to do is not known, nor is that of what went before.
     for (std::uint64_t i = head_; i != tail_.load(std::memory_order_relaxed); ++i) {
-      at(i).unordered = true;
+      at(i).unordered_ = true;
     }
     return std::nullopt;
   }
@@ -331,7 +368,7 @@ void StreamLog::forget_complete() {
     const bool complete = word_ != nullptr && reached(word, region.last_number);
     bool done = true;
     for (std::uint64_t i = head_; done && i != region.end; ++i) {
-      done = at(i).refused || (complete && at(i).issued);
+      done = at(i).refused_ || (complete && at(i).issued_);
     }
     if (!done) {
       break;
@@ -357,7 +394,7 @@ std::uint64_t StreamLog::settled() {
   const std::lock_guard lock(mutex_);
   const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
   std::uint64_t place = head_;
-  while (issuing_ > 0 && place != tail && (at(place).issued || at(place).refused)) {
+  while (issuing_ > 0 && place != tail && (at(place).issued_ || at(place).refused_)) {
     ++place;
   }
   return issuing_ > 0 ? place : tail;
@@ -424,8 +461,8 @@ StreamLog::Incomplete StreamLog::incomplete() {
     first_end = region_at(region_head_).end;
   }
   for (std::uint64_t i = head_; i != tail; ++i) {
-    if (at(i).issued) {
-      out.launches.push_back(at(i));
+    if (at(i).issued_) {
+      out.launches.push_back(at(i).unpack(stream_, word_));
       out.may_have_run += i < first_end ? 1 : 0;
     }
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -44,6 +45,56 @@ struct LoggedLaunch {
   const void* kernel = nullptr;    // the agent's record
   RemoteLaunch launch;
 };
+
+// A launch as the log keeps it: in two lines of the cache, for at every launch another one is
+// written.
+class alignas(64) LaunchRecord {
+ public:
+  // What the caller gives; everything else is the log's.
+  const void* kernel = nullptr;
+  const char* obstacle = nullptr;
+  std::uint64_t function = 0;
+  std::uint32_t grid[3] = {1, 1, 1};
+  std::uint32_t block[3] = {1, 1, 1};
+  std::uint32_t shared_bytes = 0;
+  bool cooperative = false;
+  void set_arguments(std::span<const std::byte> arguments) {
+    size_ = static_cast<std::uint32_t>(arguments.size());
+    if (size_ <= sizeof inline_) [[likely]] {
+      std::copy_n(arguments.data(), size_, inline_);
+    } else {
+      more().arguments.assign(arguments.begin(), arguments.end());
+    }
+  }
+  // Empty at the beginning of each launch. Asked for only where there are any.
+  std::vector<std::byte>& attributes() {
+    has_attributes_ = true;
+    return more().attributes;
+  }
+
+ private:
+  friend class StreamLog;
+  // What hardly any launch has: allocated once for a place in the log.
+  struct More {
+    std::vector<std::byte> arguments, attributes;
+  };
+  More& more() {
+    if (more_ == nullptr) {
+      more_ = std::make_unique<More>();
+    }
+    return *more_;
+  }
+  LoggedLaunch unpack(std::uint64_t stream, const std::atomic<std::uint32_t>* word) const;
+
+  std::uint64_t order_ = 0;
+  std::uint32_t number_ = 0;
+  std::uint32_t size_ = 0;  // of the arguments
+  bool issued_ = false, refused_ = false, replayable_ = false, unordered_ = false;
+  bool has_attributes_ = false;
+  std::unique_ptr<More> more_;
+  std::byte inline_[40];
+};
+static_assert(sizeof(LaunchRecord) == 128);
 
 // Bytes as they were before a launch of a region changed them.
 struct KeptCopy {
@@ -104,7 +155,7 @@ class StreamLog {
   std::uint64_t stream() const { return stream_; }
   std::atomic<std::uint32_t>* word() const { return word_; }
 
-  // Around a launch: `begin` before the driver gets it, filled in by `fill(LoggedLaunch&)` while
+  // Around a launch: `begin` before the driver gets it, filled in by `fill(LaunchRecord&)` while
   // the log is locked; `end` after it, with whether it took it, and whether the marker behind it
   // was written. Between the two the record stays where it is. `issue` is overwritten.
   template <class Fill>
@@ -186,19 +237,19 @@ class StreamLog {
   bool others_idle();
   void void_open_region();
   bool reserve(std::span<const idempotency::Range> ranges, std::vector<KeptCopy>& out);
-  LoggedLaunch& append(std::uint64_t order, const LaunchTraits& traits, Issue& issue);
+  LaunchRecord& append(std::uint64_t order, const LaunchTraits& traits, Issue& issue);
   void forget_complete();
   void pop_region(bool is_open, std::uint64_t end);
   void set_unmarked(bool unmarked);
   std::size_t index(std::uint64_t position) const { return position & (ring_.size() - 1); }
-  LoggedLaunch& at(std::uint64_t position) { return ring_[index(position)]; }
+  LaunchRecord& at(std::uint64_t position) { return ring_[index(position)]; }
 
   LaunchLog& all_;
   const std::uint64_t stream_;
   std::atomic<std::uint32_t>* const word_;
   SpinLock mutex_;
   // A ring whose entries keep their buffers, so that a launch allocates nothing once warm.
-  std::vector<LoggedLaunch> ring_{8};
+  std::vector<LaunchRecord> ring_{8};
   std::uint64_t head_ = 0;  // the oldest
   std::atomic<std::uint64_t> tail_{0};
   std::atomic<std::uint64_t> forgotten_{0};  // equals tail_: none

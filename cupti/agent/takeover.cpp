@@ -292,28 +292,23 @@ void Takeover::begin_launch(ThreadState& state, const Kernel& kernel, const Laun
   // one behind each.
   traits.mark_behind = stream == CU_STREAM_PER_THREAD || active();
   under_way.log = &log;
-  log.begin(log_.next_order(), traits, under_way.issue, [&](LoggedLaunch& entry) {
-    entry.kernel = &kernel;
-    auto& remote = entry.launch;
-    remote.function = reinterpret_cast<std::uint64_t>(launch.function);
-    remote.stream = reinterpret_cast<std::uint64_t>(stream);
-    std::copy_n(launch.grid, 3, remote.grid);
-    std::copy_n(launch.block, 3, remote.block);
-    remote.shared_bytes = launch.shared_bytes;
-    remote.cooperative = launch.form == Hook::kLaunchCooperative;
-    remote.arguments.resize(state.arguments.size());
-    std::memcpy(remote.arguments.data(), state.arguments.data(), state.arguments.size());
-    remote.attributes.clear();
-    remote.marker = reinterpret_cast<std::uint64_t>(log.word());
+  log.begin(log_.next_order(), traits, under_way.issue, [&](recovery::LaunchRecord& record) {
+    record.kernel = &kernel;
+    record.function = reinterpret_cast<std::uint64_t>(launch.function);
+    std::copy_n(launch.grid, 3, record.grid);
+    std::copy_n(launch.block, 3, record.block);
+    record.shared_bytes = launch.shared_bytes;
+    record.cooperative = launch.form == Hook::kLaunchCooperative;
+    record.set_arguments(gathered ? std::span<const std::byte>(state.arguments)
+                                  : std::span<const std::byte>());
     if (!gathered) {
-      entry.obstacle = "its arguments could not be read";
+      record.obstacle = "its arguments could not be read";
     }
-    if (launch.config != nullptr) {
-      if (const char* why = append_attributes(*launch.config, remote.attributes)) {
-        entry.obstacle = why;
+    if (launch.config != nullptr && launch.config->numAttrs != 0) {
+      if (const char* why = append_attributes(*launch.config, record.attributes())) {
+        record.obstacle = why;
       }
     }
-    remote.marker_value = entry.marker;
   });
   if (active()) {
     return;

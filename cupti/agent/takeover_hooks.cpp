@@ -12,8 +12,7 @@ using driver_api::Hook;
 using driver_api::Kind;
 
 bool is_launch(const driver_api::Call& call) {
-  return call.hook == Hook::kLaunchKernel || call.hook == Hook::kLaunchKernelEx ||
-         call.hook == Hook::kLaunchCooperative;
+  return call.kind == Kind::kLaunch && call.hook != Hook::kLaunchUnprotected;
 }
 
 constexpr int kMaxFaultsOfACall = 3;
@@ -126,6 +125,9 @@ void Agent::leave_takeover(ThreadState& state, const driver_api::Call& call, std
     result = takeover_.serve(state, call, cbid, data.functionParams, data.context);
   } else if (is_launch(call)) {
     takeover_.end_launch(state, under_way.undone || result == CUDA_SUCCESS, !under_way.undone);
+    if (result == CUDA_SUCCESS) [[likely]] {
+      return;
+    }
   }
   if (state.steered.active && state.steered.correlation == data.correlationId) {
     // The driver was made to refuse it; only an error of the context says something.
@@ -164,7 +166,7 @@ void Agent::finish_takeover(ThreadState& state, const driver_api::Call& call, st
   }
   if (is_launch(call)) {
     // Launched again in place, or not yet: whatever it was, the shadows are to say what is.
-    if (takeover_.enabled() && !state.call.followed && !state.call.ignored &&
+    if (!state.call.followed && takeover_.enabled() && !state.call.ignored &&
         state.call.kernel != nullptr) {
       takeover_.follow_launch(state, *state.call.kernel, state.call.launch);
     }

@@ -35,7 +35,7 @@ struct Log {
     LaunchTraits traits;
     traits.replayable = replayable;
     traits.sets = sets;
-    under_way.stream.begin(log.next_order(), traits, under_way.issue, [&](LoggedLaunch& entry) {
+    under_way.stream.begin(log.next_order(), traits, under_way.issue, [&](LaunchRecord& entry) {
       entry.kernel = &names[stream];
       entry.obstacle = obstacle;
     });
@@ -158,7 +158,7 @@ TEST(LaunchLogTest, WithoutAMarkerNothingIsKnown) {
   LaunchTraits traits;
   traits.replayable = true;
   traits.mark_behind = true;
-  stream.begin(1, traits, issue, [](LoggedLaunch&) {});
+  stream.begin(1, traits, issue, [](LaunchRecord&) {});
   EXPECT_FALSE(issue.mark_behind);
   stream.end(issue.number, true, false);
   ASSERT_EQ(stream.incomplete().launches.size(), 1U);
@@ -332,6 +332,60 @@ TEST(LaunchLogTest, PerThreadStreamsAreApart) {
   Log log;
   EXPECT_NE(&log.log.stream(2, 7), &log.log.stream(2, 8));
   EXPECT_EQ(&log.log.stream(2, 7), &log.log.stream(2, 7));
+}
+
+// Arguments and attributes of any size, in places that had others before.
+TEST(LaunchLogTest, KeepsEveryArgument) {
+  Log log;
+  StreamLog& stream = log.log.stream(10, 0);
+  const auto bytes = [](std::size_t size, int seed) {
+    std::vector<std::byte> out(size);
+    for (std::size_t i = 0; i < size; ++i) {
+      out[i] = static_cast<std::byte>(i * 7 + static_cast<std::size_t>(seed));
+    }
+    return out;
+  };
+  const std::size_t sizes[] = {0, 1, 39, 40, 41, 100, 4000, 8, 0, 32};
+  std::vector<std::uint32_t> numbers;
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 10; ++i) {
+      Issue issue;
+      LaunchTraits traits;
+      traits.replayable = true;
+      stream.begin(log.log.next_order(), traits, issue, [&](LaunchRecord& record) {
+        record.kernel = &log.names[10];
+        record.function = static_cast<std::uint64_t>(i);
+        record.grid[1] = 5;
+        record.block[2] = 3;
+        record.shared_bytes = 77;
+        record.cooperative = i % 2 != 0;
+        record.set_arguments(bytes(sizes[i], round + i));
+        if (i % 3 == round % 3) {
+          record.attributes() = bytes(static_cast<std::size_t>(i), 9);
+        }
+      });
+      stream.end(issue.number, true, false);
+      numbers.push_back(issue.number);
+    }
+    const auto launches = stream.incomplete().launches;
+    ASSERT_EQ(launches.size(), 10U);
+    for (int i = 0; i < 10; ++i) {
+      const LoggedLaunch& launch = launches[static_cast<std::size_t>(i)];
+      EXPECT_EQ(launch.launch.function, static_cast<std::uint64_t>(i));
+      EXPECT_EQ(launch.launch.stream, 10U);
+      EXPECT_EQ(launch.launch.grid[1], 5U);
+      EXPECT_EQ(launch.launch.block[2], 3U);
+      EXPECT_EQ(launch.launch.shared_bytes, 77U);
+      EXPECT_EQ(launch.launch.cooperative, i % 2 != 0);
+      EXPECT_EQ(launch.launch.arguments, bytes(sizes[i], round + i));
+      EXPECT_EQ(launch.launch.attributes, i % 3 == round % 3 ? bytes(static_cast<std::size_t>(i), 9)
+                                                             : std::vector<std::byte>());
+      EXPECT_EQ(launch.launch.marker_value, launch.marker);
+      EXPECT_EQ(launch.launch.marker, reinterpret_cast<std::uint64_t>(stream.word()));
+    }
+    log.complete(10, numbers.back());
+    EXPECT_TRUE(stream.idle());
+  }
 }
 
 // Random programs on random streams, with the device at a random place in each: what is to do is

@@ -368,9 +368,9 @@ class Model {
       log.give_store(kStore * (stream + 1), 2048);
     }
     const LaunchTraits traits = traits_of(kernel);
-    log.begin(log_.next_order(), traits, issue, [&](LoggedLaunch& entry) {
+    log.begin(log_.next_order(), traits, issue, [&](LaunchRecord& entry) {
       entry.kernel = &kernel;
-      entry.launch.arguments.clear();
+      entry.set_arguments({});
     });
   }
   void prepare(const ModelKernel& kernel, std::size_t stream, const Issue& issue) {
