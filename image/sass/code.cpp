@@ -103,6 +103,17 @@ tl::expected<Code, Error> read_code(std::span<const std::byte> bytes) {
   return code;
 }
 
+std::uint32_t Code::constant_at(std::uint64_t offset) const {
+  // The last that begins at or before it.
+  auto it =
+      std::upper_bound(constants.begin(), constants.end(), offset,
+                       [&](std::uint64_t at, std::uint32_t k) { return at < symbols[k].value; });
+  if (it == constants.begin())
+    return kNoConstant;
+  const Symbol& s = symbols[*--it];
+  return offset - s.value < s.size ? *it : kNoConstant;
+}
+
 const DriverWords& driver_words(std::uint32_t sm) {
   static constexpr DriverWords kTuring{0x0, 0xc, 0x28, 0x20, 0x18, 0};
   static constexpr DriverWords kAmpere{0x0, 0xc, 0x28, 0x20, 0x18, 0x118};

@@ -40,6 +40,10 @@ struct Code {
   std::vector<std::uint32_t> constants;                          // symbols in it, sorted by value
   // .nv.constant4: offset → symbol whose address the driver puts there (8 bytes).
   std::map<std::uint64_t, std::uint32_t> addresses;
+
+  // The variable in constant memory around an offset; kNoConstant: none has a name there.
+  static constexpr std::uint32_t kNoConstant = 0xFFFFFFFE;
+  std::uint32_t constant_at(std::uint64_t offset) const;
 };
 
 tl::expected<Code, Error> read_code(std::span<const std::byte> cubin);

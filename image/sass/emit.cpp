@@ -21,7 +21,7 @@ using ptx::Type;
 
 // The stack of a thread as a variable: displacements in it are positive, and it is larger than any.
 constexpr std::int64_t kStackSpan = 1 << 20;
-constexpr std::uint32_t kUnnamedConstant = kNoId - 1;
+constexpr std::uint32_t kUnnamedConstant = Code::kNoConstant;
 
 Type type_of(std::uint8_t width) {
   return width == 1 ? Type::kPred : width == 32 ? Type::kB32 : Type::kB64;
@@ -344,6 +344,18 @@ class Emitter {
         i.space = Space::kParam;
         i.space_count = 1;
         add(i, {reg(to), parameter(static_cast<std::int64_t>(n.imm), n.width / 8)});
+        break;
+      }
+      case Op::kConstantWord: {
+        Instruction i = instruction(Opcode::kLd, type_of(n.width));
+        i.space = Space::kConst;
+        i.space_count = 1;
+        const std::uint32_t at = g_.code->constant_at(n.imm);
+        const auto offset =
+            static_cast<std::int64_t>(n.imm) -
+            (at == kUnnamedConstant ? 0 : static_cast<std::int64_t>(g_.code->symbols[at].value));
+        add(i, {reg(to), address_of_symbol(SymbolKind::kVariable, variable(at), offset)},
+            "ld.const");
         break;
       }
       case Op::kDriver: {

@@ -21,14 +21,15 @@ inline constexpr Id kNoId = 0xFFFFFFFFu;
 // Comments: what args and imm are. All arithmetic is modulo 2^width.
 enum class Op : std::uint8_t {
   // Leaves: the same wherever they are read. They belong to the entry block.
-  kConst,       // imm; width 1, 32 or 64
-  kUndef,       // never written
-  kParam,       // imm: byte in the parameter block; width 32 or 64
-  kDriver,      // imm: byte in constant bank 0; width 32 or 64
-  kSpecial,     // imm: SpecialRegister | component << 8
-  kStackEnd,    // the thread's stack pointer at the start
-  kSharedHigh,  // upper word of generic addresses of shared memory
-  kSymbol,      // imm: index of a symbol of the module; its address; width 64
+  kConst,         // imm; width 1, 32 or 64
+  kUndef,         // never written
+  kParam,         // imm: byte in the parameter block; width 32 or 64
+  kDriver,        // imm: byte in constant bank 0; width 32 or 64
+  kSpecial,       // imm: SpecialRegister | component << 8
+  kStackEnd,      // the thread's stack pointer at the start
+  kConstantWord,  // imm: byte in constant bank 3, the program's; width 32 or 64
+  kSharedHigh,    // upper word of generic addresses of shared memory
+  kSymbol,        // imm: index of a symbol of the module; its address; width 64
   // Width 32.
   kAdd3,        // args a, b, c, then for extended ones two carries; imm: kNegate…, kExtended
   kMad,         // a * b + c; imm bit 0: negate the product, bit 1: negate c

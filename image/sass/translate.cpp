@@ -92,6 +92,22 @@ class Translator {
     refuse(text);
   }
 
+  // Whether bits 72-91 hold more than the fields named, each as first bit and count. What a bit
+  // means that was never seen with an instruction is not known, so that the instruction is not
+  // either.
+  struct Field {
+    unsigned first, count;
+  };
+  bool has_others(std::initializer_list<Field> fields) {
+    std::uint64_t allowed = 0;
+    for (const Field& f : fields)
+      allowed |= ((std::uint64_t{1} << f.count) - 1) << (f.first - 72);
+    if ((w_.bits(72, 20) & ~allowed) == 0)
+      return false;
+    unknown_instruction("form of instruction");
+    return true;
+  }
+
   // --- Order ---
 
   std::vector<std::uint32_t> reverse_postorder() const {
@@ -397,15 +413,8 @@ class Translator {
     }
     if (bank == 2 && offset % 4 == 0 && std::uint64_t{offset} + 4 <= literals_.size())
       return g_.constant(load_at<std::uint32_t>(literals_, offset));
-    if (bank == 3) {
-      Effect e;
-      e.opcode = Opcode::kLd;
-      e.space = Space::kConst;
-      e.type = Type::kB32;
-      e.results = 1;
-      constant_address(e, offset);
-      return result(effect(std::move(e)), 0);
-    }
+    if (bank == 3)
+      return g_.leaf(Op::kConstantWord, 32, offset);
     if (bank == 4) {
       if (const auto it = code_.addresses.find(offset); it != code_.addresses.end())
         return make(Op::kLow, {g_.leaf(Op::kSymbol, 64, it->second)});
@@ -416,17 +425,11 @@ class Translator {
     }
     return g_.leaf(Op::kDriver, 32, (std::uint64_t{bank} << 20) | offset);
   }
-  // Where in constant memory: the variable around the offset, or an unnamed one.
   void constant_address(Effect& e, std::uint32_t offset) {
-    e.symbol = kNoId - 1;
+    e.symbol = code_.constant_at(offset);
     e.offset = offset;
-    for (const std::uint32_t k : code_.constants) {
-      const Symbol& s = code_.symbols[k];
-      if (offset >= s.value && offset - s.value < s.size) {
-        e.symbol = k;
-        e.offset = static_cast<std::int64_t>(offset - s.value);
-      }
-    }
+    if (e.symbol < code_.symbols.size())
+      e.offset -= static_cast<std::int64_t>(code_.symbols[e.symbol].value);
   }
 
   // The operand in bits 32-63 of form 3 or 5.
@@ -530,6 +533,8 @@ class Translator {
   Id upper_of_last(bool is_uniform) { return is_uniform ? next_uniform(64) : next_general(64); }
 
   void add3(bool is_uniform) {
+    if (has_others({{72, 1}, {74, 2}, {77, 15}}))
+      return;
     const Operands o = operands(is_uniform);
     std::uint64_t imm =
         (w_.bit(72) ? kNegateA : 0) | (o.negate_b ? kNegateB : 0) | (o.negate_c ? kNegateC : 0);
@@ -561,6 +566,8 @@ class Translator {
   }
 
   void lea(bool is_uniform) {
+    if (has_others({{72, 12}, {87, 5}}))
+      return;
     const Operands o = operands(is_uniform);
     const bool high = w_.bit(80);
     const auto shift = static_cast<std::uint32_t>(w_.bits(75, 5));
@@ -592,6 +599,8 @@ class Translator {
   }
 
   void mad(bool is_uniform) {
+    if (has_others({{72, 4}, {81, 3}, {87, 5}}))
+      return;
     const Operands o = operands(is_uniform);
     const bool minus = w_.bit(72) != o.negate_b;
     Id value = kNoId;
@@ -612,6 +621,8 @@ class Translator {
   }
 
   void mad_wide(bool is_uniform) {
+    if (has_others({{72, 4}, {81, 3}, {87, 5}}))
+      return;
     const Operands o = operands(is_uniform);
     const std::uint32_t f = form();
     // The addend is a pair.
@@ -651,6 +662,8 @@ class Translator {
   }
 
   void shift(bool is_uniform) {
+    if (has_others({{73, 4}, {80, 1}, {91, 1}}))
+      return;
     const Operands o = operands(is_uniform);
     if (o.negate_b || (form() == 3 && w_.bit(63)) || (form() == 7 && w_.bit(63)))
       return unknown_instruction("form of instruction");
@@ -692,6 +705,8 @@ class Translator {
   }
 
   void logic(bool is_uniform) {
+    if (has_others({{72, 8}, {81, 3}, {87, 5}}))
+      return;
     const Operands o = operands(is_uniform);
     if (form() == 3 && w_.bit(63))
       return unknown_instruction("form of instruction");
@@ -711,11 +726,40 @@ class Translator {
         return opaque(1);
     }
   }
+  // sm_120 has instructions of 64-bit operands, in pairs of registers.
+  Id wide_operand(bool is_uniform) {
+    switch (form()) {
+      case 1:
+        return is_uniform ? uniform_pair(32) : general_pair(32);
+      case 4:
+        return g_.constant(static_cast<std::uint64_t>(w_.signed_bits(32, 32)), 64);
+      case 6:
+        return uniform_pair(32);
+      default:
+        unknown_instruction("form of instruction");
+        return g_.constant(0, 64);
+    }
+  }
+
   void compare(bool is_uniform) {
-    const Operands o = operands(is_uniform);
+    const bool wide = code_.sm >= 120 && w_.bit(80);
+    if (has_others({{72, 7}, {80, wide ? 1u : 0u}, {81, 11}}))
+      return;
+    Operands o;
+    if (wide) {
+      if (w_.bit(72) || (form() != 4 && w_.bit(63)))
+        return unknown_instruction("form of instruction");
+      o.a = is_uniform ? uniform_pair(24) : general_pair(24);
+      o.b = wide_operand(is_uniform);
+      // How a constant of 32 bits is widened does not matter where it is not negative.
+      if (form() == 4 && w_.bit(63))
+        o.b = kNoId;
+    } else {
+      o = operands(is_uniform);
+    }
     const std::uint64_t how = w_.bits(76, 3);
     Id test = kNoId;
-    if (o.negate_b && form() != 4) {
+    if (o.negate_b || o.b == kNoId) {
       test = opaque(1);
     } else if (how == 0 || how == 7) {
       test = g_.constant(how == 7 ? 1 : 0, 1);
@@ -723,7 +767,8 @@ class Translator {
       test = make(Op::kCompareHigh, {o.a, o.b, predicate(68, 71, is_uniform)},
                   how | (w_.bit(73) ? kCompareSigned : 0), 1);
     } else {
-      test = make(Op::kCompare, {o.a, o.b}, how | (w_.bit(73) ? kCompareSigned : 0), 1);
+      test = make(Op::kCompare, {o.a, o.b},
+                  how | (w_.bit(73) ? kCompareSigned : 0) | (wide ? kCompare64 : 0), 1);
     }
     const Id other = predicate(87, 90, is_uniform);
     const Id first = combine(w_.bits(74, 2), test, other);
@@ -756,6 +801,8 @@ class Translator {
     return choose(a, of_two(table >> 4), of_two(table));
   }
   void predicate_logic(bool is_uniform) {
+    if (has_others({{72, 19}, {91, is_uniform ? 1u : 0u}}))
+      return;
     const Id a = predicate(87, 90, is_uniform), b = predicate(77, 80, is_uniform);
     const Id c = predicate(68, 71, is_uniform || w_.bit(67));
     const auto first = static_cast<std::uint32_t>(w_.bits(64, 3) | w_.bits(72, 5) << 3);
@@ -768,49 +815,58 @@ class Translator {
       write_predicate(84, y, is_uniform);
   }
 
-  void minimum(bool is_uniform) {
-    const Operands o = operands(is_uniform);
-    const Id smaller = predicate(87, 90);
-    write_predicate(81, opaque(1), is_uniform);
-    write_predicate(84, opaque(1), is_uniform);
-    const Node& n = g_[smaller];
-    // Bit 74: of 64-bit values, where there are such.
-    if (n.op != Op::kConst || o.negate_b || w_.bit(74))
-      return w_.bit(74) ? unknown_instruction("form of instruction")
-                        : write_result(opaque(), is_uniform);
-    write_result(make(n.imm != 0 ? Op::kMin : Op::kMax, {o.a, o.b}, w_.bit(73) ? 2 : 0),
-                 is_uniform);
+  // IMNMX says at bit 73, VIMNMX at bit 72 that it is signed.
+  void minimum(unsigned signed_at) {
+    if (code_.sm >= 120 && w_.bit(74)) {
+      write_predicate(81, opaque(1));
+      write_predicate(84, opaque(1));
+      return write_opaque(2);
+    }
+    if (has_others({{signed_at, 1}, {77, 4}, {81, 11}}))
+      return;
+    const Operands o = operands();
+    const Node smaller = g_[predicate(87, 90)];
+    if (signed_at == 72 || code_.sm >= 120) {
+      write_predicate(81, opaque(1));
+      write_predicate(84, opaque(1));
+    }
+    if (smaller.op != Op::kConst || o.negate_b)
+      return write_opaque(1);
+    write_result(
+        make(smaller.imm != 0 ? Op::kMin : Op::kMax, {o.a, o.b}, w_.bit(signed_at) ? 2 : 0));
+  }
+
+  void move(bool is_uniform) {
+    const bool wide = code_.sm >= 120 && w_.bit(80);
+    if (has_others({{72, 4}, {80, wide ? 1u : 0u}, {91, 1}}))
+      return;
+    if (!wide)
+      return write_result(source(is_uniform), is_uniform);
+    if (form() == 4)
+      return write_opaque(2, is_uniform);
+    write_result64(wide_operand(is_uniform), is_uniform);
   }
 
   // 64-bit adds: IADD.64 and UIADD3.64.
   void add64(bool is_uniform) {
-    Id b = kNoId;
-    const Id a = is_uniform ? uniform_pair(24) : general_pair(24);
-    bool negate_b = false;
-    switch (form()) {
-      case 1:
-        b = is_uniform ? uniform_pair(32) : general_pair(32);
-        negate_b = w_.bit(63);
-        break;
-      case 4:
-        b = g_.constant(static_cast<std::uint64_t>(w_.signed_bits(32, 32)), 64);
-        break;
-      case 6:
-        b = uniform_pair(32);
-        negate_b = w_.bit(63);
-        break;
-      default:
-        return unknown_instruction("form of instruction");
-    }
-    if (w_.bit(72) || w_.bit(74) || w_.bits(81, 3) != 7)
+    const bool known = is_uniform ? w_.bits(73, 4) == 0 && w_.bits(77, 14) == 0x3FFF
+                                  : w_.bits(73, 8) == 1 && w_.bits(81, 3) == 7 &&
+                                        w_.bits(84, 3) == 0 && w_.bits(87, 4) == 0xF;
+    if (!known)
       return unknown_instruction("form of instruction");
-    Id sum = make(negate_b ? Op::kSub : Op::kAdd, {a, b}, 0, 64);
-    if (is_uniform) {
-      const bool third = w_.bits(64, 8) != 255 && (code_.sm >= 100 || w_.bits(64, 6) != 63);
-      if (third)
-        return write_result64(opaque(64), is_uniform);
-    }
-    write_result64(sum, is_uniform);
+    const Id a = is_uniform ? uniform_pair(24) : general_pair(24);
+    const Id b = wide_operand(is_uniform);
+    const bool negate_a = w_.bit(72), negate_b = form() != 4 && w_.bit(63);
+    // A third operand, a sum of two negated ones, or a constant that may be widened either way.
+    const bool third =
+        is_uniform && w_.bits(64, 8) != 255 && (code_.sm >= 100 || w_.bits(64, 6) != 63);
+    const bool in_doubt = form() == 4 && w_.bit(63) && is_uniform;
+    if (third || (negate_a && negate_b) || in_doubt)
+      return write_result64(opaque(64), is_uniform);
+    write_result64(negate_a   ? make(Op::kSub, {b, a}, 0, 64)
+                   : negate_b ? make(Op::kSub, {a, b}, 0, 64)
+                              : make(Op::kAdd, {a, b}, 0, 64),
+                   is_uniform);
   }
 
   // Half-precision arithmetic is also how the compiler loads constants: -0 * 0 + constant.
@@ -831,12 +887,14 @@ class Translator {
   }
 
   void select(bool is_uniform) {
+    if (has_others({{87, 5}}))
+      return;
     const std::uint32_t f = form();
     if (f == 2 || f == 3 || f == 7) {
       // sm_120: of pairs.
       if (code_.sm < 120)
         return unknown_instruction("form of instruction");
-      return write_result64(opaque(64), is_uniform);
+      return write_opaque(2, is_uniform);
     }
     const Operands o = operands(is_uniform);
     if (o.negate_b)
@@ -845,6 +903,8 @@ class Translator {
   }
 
   void permute(bool is_uniform) {
+    if (has_others({{72, 3}, {91, 1}}))
+      return;
     const Operands o = operands(is_uniform);
     if (w_.bits(72, 3) != 0)
       return write_result(opaque(), is_uniform);
@@ -852,6 +912,8 @@ class Translator {
   }
 
   void special_register(bool is_uniform) {
+    if (has_others({{72, 8}}))
+      return;
     using S = ptx::SpecialRegister;
     const auto n = static_cast<std::uint32_t>(w_.bits(72, 8));
     Id v = kNoId;
@@ -978,6 +1040,8 @@ class Translator {
     }
   }
   void load(Space space, unsigned uniform_at) {
+    if (has_others({{72, 15}, {90, 2}}))
+      return;
     const auto size = size_of_access();
     if (!size)
       return;
@@ -1003,6 +1067,8 @@ class Translator {
       e.data.push_back(pair(word(k), word(k + 1)));
   }
   void store(Space space, unsigned uniform_at) {
+    if (has_others({{72, 15}, {90, 2}}))
+      return;
     const auto size = size_of_access();
     if (!size)
       return;
@@ -1096,9 +1162,8 @@ class Translator {
     const bool wide_offset = is_uniform && code_.sm >= 100;
     std::uint32_t offset =
         static_cast<std::uint32_t>(wide_offset ? w_.bits(37, 17) : w_.bits(38, 16));
-    // Bits 78-79: how the index is taken; only the first way is known.
-    if (w_.bits(78, 2) != 0)
-      return unknown_instruction("form of instruction");
+    if (has_others({{73, 3}, {91, wide_offset ? 1u : 0u}}))
+      return;
     Id index = g_.constant(0);
     if (is_uniform) {
       if (code_.sm >= 100)
@@ -1617,12 +1682,10 @@ class Translator {
         return true;
       case 0x3c2:
       case 0x2ca:  // R2UR
-        if ((w_.opcode() == 0x2ca) != (code_.sm >= 100))
+        if (w_.opcode() == 0x2ca ? code_.sm < 90 : code_.sm >= 100)
           return false;
-        if (w_.bits(72, 9) != 0) {
-          unknown_instruction("form of instruction");
+        if (has_others({{81, 3}}))
           return true;
-        }
         write_predicate(81, opaque(1));
         write_result(make(Op::kUniform, {general_field(24)}), true);
         return true;
@@ -1685,18 +1748,30 @@ class Translator {
   }
 
   void step() {
+    if (w_.bits(92, 13) != 0)
+      return unknown_instruction("form of instruction");
     if (own_opcode())
       return;
-    if (const auto words = opaque_words())
-      return form() == 0 ? unknown_instruction() : write_opaque(*words);
+    if (const auto words = opaque_words()) {
+      if (form() == 0)
+        return unknown_instruction();
+      write_opaque(*words);
+      // The newest have integer instructions of 64 bits: the upper word may be written too.
+      const auto r = static_cast<std::uint32_t>(w_.bits(16, 8));
+      if (code_.sm >= 120 && *words == 1 && r < 254)
+        write_general(r + 1, make(Op::kSelect, {opaque(1), opaque(), read(block_, r + 1, 0)}));
+      return;
+    }
     const bool hopper = code_.sm >= 90;
     switch (w_.opcode() & 0x1ff) {
       case 0x002:
         if (w_.bits(72, 4) != 0xF)
           return unknown_instruction("form of instruction");
-        return write_result(source());
+        return move(false);
       case 0x082:
-        return write_result(source(true), true);
+        if (w_.bits(72, 4) != 0)
+          return unknown_instruction("form of instruction");
+        return move(true);
       case 0x007:
         return select(false);
       case 0x087:
@@ -1729,9 +1804,9 @@ class Translator {
       case 0x096:
         return permute(true);
       case 0x017:
-        return minimum(false);
+        return minimum(73);
       case 0x048:
-        return hopper ? minimum(false) : unknown_instruction();
+        return hopper ? minimum(72) : unknown_instruction();
       case 0x019:
         return shift(false);
       case 0x099:
@@ -1758,6 +1833,8 @@ class Translator {
       case 0x036: {  // VIADD
         if (!hopper)
           return unknown_instruction();
+        if (has_others({{72, 1}, {91, 1}}))
+          return;
         const Operands o = operands();
         return write_result(make(Op::kAdd3, {o.a, o.b, g_.constant(0)},
                                  (w_.bit(72) ? kNegateA : 0) | (o.negate_b ? kNegateB : 0)));
@@ -1816,13 +1893,16 @@ class Translator {
     const bool negated = w_.bit(15);
     if (p == 7 && !negated)
       return;
-    const std::uint32_t base = w_.opcode() & 0x1ff;
+    const std::uint32_t op = w_.opcode(), base = op & 0x1ff;
     // Instructions of the uniform data path have predicates of their own; of those that read or
     // write both, it is not certain which they mean.
-    const bool in_doubt = (base >= 0x080 && base < 0x0c0) || w_.opcode() == 0x9c3 ||
-                          w_.opcode() == 0x886 || w_.opcode() == 0xab9 || w_.opcode() == 0x7ac ||
-                          w_.opcode() == 0x3c2 || w_.opcode() == 0x2ca || w_.opcode() == 0x3c4;
-    Id g = p == 7 ? g_.constant(1, 1) : in_doubt ? opaque(1) : read(block_, kPredicate + p, 0);
+    const bool is_uniform =
+        (base >= 0x080 && base < 0x0c0 && op != 0x886) || op == 0xab9 || op == 0x7ac;
+    const bool in_doubt = op == 0x9c3 || op == 0x886 || op == 0x3c2 || op == 0x2ca || op == 0x3c4 ||
+                          op == 0x2cc || op == 0x82f || op == 0x3ba || op == 0x3bb || op == 0x5b2;
+    Id g = p == 7     ? g_.constant(1, 1)
+           : in_doubt ? opaque(1)
+                      : read(block_, (is_uniform ? kUniformPredicate : kPredicate) + p, 0);
     if (negated)
       g = make(Op::kNot, {g}, 0, 1);
     g = g_.resolve(g);

@@ -50,6 +50,7 @@ class Widener {
       case Op::kSpecial:
       case Op::kStackEnd:
       case Op::kSharedHigh:
+      case Op::kConstantWord:
       case Op::kSymbol:
         return true;
       default:
@@ -145,6 +146,7 @@ class Widener {
     switch (a.op) {
       case Op::kParam:
       case Op::kDriver:
+      case Op::kConstantWord:
         return b.imm == a.imm + 4;
       case Op::kPhi:
         return a.block == b.block;
@@ -184,6 +186,10 @@ class Widener {
       return g_.leaf(Op::kParam, 64, a.imm);
     if (a.op == Op::kDriver && b.op == Op::kDriver && b.imm == a.imm + 4)
       return g_.leaf(Op::kDriver, 64, a.imm);
+    // Both words in one variable: else they are neighbours by chance.
+    if (a.op == Op::kConstantWord && b.op == Op::kConstantWord && b.imm == a.imm + 4 &&
+        g_.code->constant_at(a.imm) == g_.code->constant_at(b.imm + 3))
+      return g_.leaf(Op::kConstantWord, 64, a.imm);
     if (g_.is_const(high, 0))
       return make(Op::kUnsigned, 64, {low});
     if (b.op == Op::kShiftRight && (b.imm & 2) != 0 && arg(high, 0) == low &&
