@@ -359,6 +359,17 @@ class Emitter {
         break;
       }
       case Op::kDriver: {
+        const DriverWords& words = driver_words(g_.code->sm);
+        const bool local = n.imm == words.local_window;
+        if (n.width == 64 &&
+            (local || (words.shared_window != 0 && n.imm == words.shared_window))) {
+          // The window itself: the generic address of what lies at zero.
+          Instruction i = instruction(Opcode::kCvta, Type::kU64);
+          i.space = local ? Space::kLocal : Space::kShared;
+          i.space_count = 1;
+          add(i, {reg(to), immediate(0)}, local ? "cvta.local.u64" : "cvta.shared.u64");
+          break;
+        }
         Operand o;
         o.kind = OperandKind::kSpecial;
         o.special = ptx::SpecialRegister::kDriverWord;

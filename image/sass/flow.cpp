@@ -25,6 +25,46 @@ Flow::Flow(const Code& code, const CubinKernel& kernel) : code_(code) {
   if (const auto it = code.sections.find(".text." + kernel.name); it != code.sections.end())
     text_ = code.elf.sections[it->second].data;
   size_ = static_cast<std::uint32_t>(std::min<std::size_t>(text_.size() / 16, 16u << 20));
+  read_tables(kernel);
+}
+
+// Attribute 0x34 of .nv.info: for each indirect branch its offset, a zero, the number of targets,
+// and these.
+void Flow::read_tables(const CubinKernel& kernel) {
+  constexpr std::uint8_t kTargets = 0x34, kWithPayload = 4;
+  constexpr std::uint32_t kMaxTargets = 4096;
+  const auto it = code_.sections.find(".nv.info." + kernel.name);
+  if (it == code_.sections.end())
+    return;
+  const std::span<const std::byte> d = code_.elf.sections[it->second].data;
+  for (std::size_t at = 0; at + 4 <= d.size();) {
+    const auto format = static_cast<std::uint8_t>(d[at]);
+    const auto attribute = static_cast<std::uint8_t>(d[at + 1]);
+    const std::size_t length = format == kWithPayload ? load_at<std::uint16_t>(d, at + 2) : 0;
+    at += 4;
+    if (length > d.size() - at)
+      return;
+    const std::span<const std::byte> list = d.subspan(at, length);
+    at += length;
+    if (attribute != kTargets)
+      continue;
+    for (std::size_t k = 0; k + 12 <= list.size();) {
+      const auto branch = load_at<std::uint32_t>(list, k);
+      const auto count = load_at<std::uint32_t>(list, k + 8);
+      k += 12;
+      if (count > kMaxTargets || count * std::size_t{4} > list.size() - k)
+        return;
+      std::vector<std::uint32_t> targets;
+      bool good = branch % 16 == 0 && count != 0;
+      for (std::uint32_t t = 0; t < count; ++t, k += 4) {
+        const auto to = load_at<std::uint32_t>(list, k);
+        good &= to % 16 == 0 && to / 16 < size_;
+        targets.push_back(to / 16);
+      }
+      if (good)
+        tables_[branch / 16] = std::move(targets);
+    }
+  }
 }
 
 Word Flow::word(std::uint32_t pc) const {
@@ -103,10 +143,14 @@ Flow::Step Flow::step(std::uint32_t pc) const {
     case 0x943:
       return refused("a call through a register or to an absolute address");
     case 0x949:
+    case 0x958:
+      if (guarded || second || tables_.find(pc) == tables_.end())
+        return refused("an indirect branch");
+      s.kind = Step::kTable;
+      return s;
     case 0x94a:
     case 0x94b:
     case 0x94c:
-    case 0x958:
     case 0x959:
       return refused("an indirect branch");
     default:
@@ -152,6 +196,10 @@ std::string Flow::visit(std::uint32_t context, std::uint32_t pc) {
       case Step::kBranch:
         lead(s.target);
         break;
+      case Step::kTable:
+        for (const std::uint32_t to : tables_.at(pc))
+          lead(to);
+        return {};
       case Step::kExit:
         if (!s.conditional)
           return {};
@@ -294,6 +342,29 @@ std::string Flow::build(Graph& graph) {
           end = End::kExit;
         }
         break;
+      case Step::kTable: {
+        // A chain of branches, each of which may be taken.
+        std::uint32_t from = i;
+        const auto& targets = tables_.at(pc);
+        for (std::size_t k = 0; k < targets.size(); ++k) {
+          const std::uint32_t to = block_at(c, targets[k]);
+          if (to == kNoId)
+            return "the flow of control is not understood";
+          if (k + 1 == targets.size()) {
+            graph.blocks[from].next = to;
+            break;
+          }
+          const std::uint32_t link = exit_block(c);
+          graph.blocks[link].end = End::kNext;
+          graph.blocks[from].end = End::kBranch;
+          graph.blocks[from].target = to;
+          graph.blocks[from].next = link;
+          from = link;
+        }
+        if (graph.blocks.size() > kMaxInstructions)
+          return "the kernel is too large to be analysed";
+        continue;
+      }
       case Step::kCall: {
         const auto it = calls_.find({c, pc});
         if (it != calls_.end())

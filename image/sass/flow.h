@@ -27,7 +27,7 @@ class Flow {
 
   // Where an instruction leads, apart from calls and returns.
   struct Step {
-    enum Kind : std::uint8_t { kFall, kJump, kBranch, kExit, kCall, kReturn, kRefused };
+    enum Kind : std::uint8_t { kFall, kJump, kBranch, kTable, kExit, kCall, kReturn, kRefused };
     Kind kind = kFall;
     bool conditional = false;  // of exits, calls and returns: else falls through
     bool in_doubt = false;     // of branches: taken or not, whatever the predicates say
@@ -50,6 +50,7 @@ class Flow {
     std::vector<std::uint8_t> marks;  // per instruction: 1 reached, 2 begins a block
   };
   std::string visit(std::uint32_t context, std::uint32_t pc);
+  void read_tables(const CubinKernel& kernel);
 
   const Code& code_;
   std::span<const std::byte> text_;
@@ -58,6 +59,8 @@ class Flow {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> calls_;  // (context, pc)
   std::vector<std::pair<std::uint32_t, std::uint32_t>> pending_;
   std::vector<Return> returns_;
+  // Where indirect branches lead, by the compiler's own list.
+  std::map<std::uint32_t, std::vector<std::uint32_t>> tables_;
   std::vector<bool> barrier_targets_;  // per instruction and barrier: a BSSY leads here
   std::size_t reached_ = 0;
 };

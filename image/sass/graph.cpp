@@ -201,6 +201,8 @@ Id Graph::simpler(Op op, std::uint8_t width, const Id* a, std::uint64_t imm) {
     case Op::kWide:
       if (is(0, 0) || is(1, 0))
         return constant(0, 64);
+      if (known(0) && known(1) && (imm & 2) == 0)
+        return constant(value(0) * value(1), 64);
       return kNoId;
     default:
       (void)width;
@@ -219,6 +221,11 @@ Id Graph::make(std::uint32_t block, std::uint32_t slot, Op op, std::uint8_t widt
   n.slot = slot;
   for (const Id a : args)
     n.args[n.count++] = resolve(a);
+  // One form for a choice by a predicate and by its opposite.
+  while (op == Op::kSelect && nodes[n.args[0]].op == Op::kNot) {
+    n.args[0] = resolve(nodes[n.args[0]].args[0]);
+    std::swap(n.args[1], n.args[2]);
+  }
   if (!flag || op != Op::kAdd3) {
     if (const Id s = simpler(op, width, n.args.data(), imm); s != kNoId)
       return s;

@@ -367,6 +367,13 @@ class Translator {
     for (unsigned k = 0; k < count; ++k)
       write_to(is_uniform, at, k, opaque());
   }
+  // One register; sm_120 has integer instructions of 64 bits, which may write the next one too.
+  void write_opaque_word() {
+    write_opaque(1);
+    const auto r = static_cast<std::uint32_t>(w_.bits(16, 8));
+    if (code_.sm >= 120 && r < 254)
+      write_general(r + 1, make(Op::kSelect, {opaque(1), opaque(), read(block_, r + 1, 0)}));
+  }
   // The same, where it is not certain that all of them are written.
   void may_write_opaque(unsigned count, bool is_uniform = false, unsigned at = 16) {
     const auto r =
@@ -513,6 +520,13 @@ class Translator {
     return o;
   }
   std::uint32_t form() const { return w_.opcode() >> 9; }
+  // Instructions of two sources have no place for a third.
+  bool two_sources() {
+    if (form() == 1 || form() == 4 || form() == 5 || form() == 6)
+      return true;
+    unknown_instruction("form of instruction");
+    return false;
+  }
   // The single source of moves and conversions, in bits 32-63.
   Id source(bool is_uniform = false) {
     switch (form()) {
@@ -609,6 +623,12 @@ class Translator {
       value = make(Op::kAdd3,
                    {product, o.c, g_.constant(0), predicate(87, 90, is_uniform), g_.constant(0, 1)},
                    kExtended | (o.negate_c ? kNegateB : 0));
+    } else if (g_.is_const(o.a, 0) || g_.is_const(o.b, 0)) {
+      value = make(Op::kAdd3, {o.c, g_.constant(0), g_.constant(0)}, o.negate_c ? kNegateA : 0);
+    } else if (!minus && g_.is_const(o.c, 0) && g_[o.b].op == Op::kConst &&
+               std::has_single_bit(g_[o.b].imm)) {
+      value = make(Op::kShiftLeft,
+                   {o.a, g_.constant(static_cast<std::uint64_t>(std::countr_zero(g_[o.b].imm)))});
     } else if (!minus && g_.is_const(o.a, 1)) {
       value = make(Op::kAdd3, {o.b, o.c, g_.constant(0)}, o.negate_c ? kNegateB : 0);
     } else if (!minus && g_.is_const(o.b, 1)) {
@@ -649,7 +669,10 @@ class Translator {
       write_predicate(81, opaque(1), is_uniform);
       return write_result64(opaque(64), is_uniform);
     }
-    const Id product = make(Op::kWide, {o.a, o.b}, w_.bit(73) ? 2 : 0, 64);
+    const Op extension = w_.bit(73) ? Op::kSigned : Op::kUnsigned;
+    const Id product = g_.is_const(o.a, 1)   ? make(extension, {o.b}, 0, 64)
+                       : g_.is_const(o.b, 1) ? make(extension, {o.a}, 0, 64)
+                                             : make(Op::kWide, {o.a, o.b}, w_.bit(73) ? 2 : 0, 64);
     const Id addend = pair(o.c, high);
     write_predicate(81, opaque(1), is_uniform);
     if (g_.is_const(product, 0)) {
@@ -665,7 +688,7 @@ class Translator {
     if (has_others({{73, 4}, {80, 1}, {91, 1}}))
       return;
     const Operands o = operands(is_uniform);
-    if (o.negate_b || (form() == 3 && w_.bit(63)) || (form() == 7 && w_.bit(63)))
+    if (form() != 2 && form() != 4 && w_.bit(63))
       return unknown_instruction("form of instruction");
     const auto type = w_.bits(73, 2);  // 0 s64, 1 u64, 2 s32, 3 u32
     const bool wide = type < 2, is_signed = type == 0 || type == 2, wrap = w_.bit(75),
@@ -708,7 +731,7 @@ class Translator {
     if (has_others({{72, 8}, {81, 3}, {87, 5}}))
       return;
     const Operands o = operands(is_uniform);
-    if (form() == 3 && w_.bit(63))
+    if (form() != 2 && form() != 4 && w_.bit(63))
       return unknown_instruction("form of instruction");
     write_predicate(81, opaque(1), is_uniform);
     write_result(make(Op::kLogic, {o.a, o.b, o.c}, w_.bits(72, 8)), is_uniform);
@@ -743,7 +766,7 @@ class Translator {
 
   void compare(bool is_uniform) {
     const bool wide = code_.sm >= 120 && w_.bit(80);
-    if (has_others({{72, 7}, {80, wide ? 1u : 0u}, {81, 11}}))
+    if (!two_sources() || has_others({{72, 7}, {80, wide ? 1u : 0u}, {81, 11}}))
       return;
     Operands o;
     if (wide) {
@@ -821,6 +844,13 @@ class Translator {
       write_predicate(81, opaque(1));
       write_predicate(84, opaque(1));
       return write_opaque(2);
+    }
+    if (!two_sources())
+      return;
+    if (signed_at == 72 && w_.bit(73)) {  // of halves
+      write_predicate(81, opaque(1));
+      write_predicate(84, opaque(1));
+      return write_opaque_word();
     }
     if (has_others({{signed_at, 1}, {77, 4}, {81, 11}}))
       return;
@@ -1396,6 +1426,8 @@ class Translator {
       case 0x94d:  // EXIT
       case 0x944:  // CALL.REL
       case 0x950:  // RET
+      case 0x949:  // BRX
+      case 0x958:  // BRXU
         return true;
       case 0x98f:  // CCTL
         cache_control();
@@ -1755,12 +1787,10 @@ class Translator {
     if (const auto words = opaque_words()) {
       if (form() == 0)
         return unknown_instruction();
-      write_opaque(*words);
-      // The newest have integer instructions of 64 bits: the upper word may be written too.
-      const auto r = static_cast<std::uint32_t>(w_.bits(16, 8));
-      if (code_.sm >= 120 && *words == 1 && r < 254)
-        write_general(r + 1, make(Op::kSelect, {opaque(1), opaque(), read(block_, r + 1, 0)}));
-      return;
+      const std::uint32_t base = w_.opcode() & 0x1ff;
+      const bool integer = base == 0x013 || base == 0x01a || base == 0x01b || base == 0x100 ||
+                           base == 0x101 || base == 0x109;
+      return integer ? write_opaque_word() : write_opaque(*words);
     }
     const bool hopper = code_.sm >= 90;
     switch (w_.opcode() & 0x1ff) {
@@ -1833,6 +1863,10 @@ class Translator {
       case 0x036: {  // VIADD
         if (!hopper)
           return unknown_instruction();
+        if (!two_sources())
+          return;
+        if (w_.bit(75))
+          return write_opaque_word();  // of halves
         if (has_others({{72, 1}, {91, 1}}))
           return;
         const Operands o = operands();
@@ -1840,7 +1874,7 @@ class Translator {
                                  (w_.bit(72) ? kNegateA : 0) | (o.negate_b ? kNegateB : 0)));
       }
       case 0x046:  // VIADDMNMX
-        return hopper ? write_opaque(1) : unknown_instruction();
+        return hopper ? write_opaque_word() : unknown_instruction();
       case 0x04a:
         if (code_.sm == 100 || code_.sm == 103)
           return write_opaque(2);  // FADD2
@@ -1874,6 +1908,12 @@ class Translator {
     const std::uint32_t first = block.first, last = block.last;
     if (b == 0)
       return;
+    if (first == last && block.end == End::kBranch) {
+      slot_ = 0;
+      guard_ = kNoId;
+      const Id condition = opaque(1);
+      g_.blocks[b].condition = condition;
+    }
     for (std::uint32_t pc = first; pc < last && refusal_.empty(); ++pc) {
       pc_ = pc;
       w_ = flow_.word(pc);
@@ -1917,7 +1957,7 @@ class Translator {
       return;
     const Flow::Step s = flow_.step(pc_);
     Id condition = kNoId;
-    if (s.in_doubt) {
+    if (s.in_doubt || s.kind == Flow::Step::kTable) {
       condition = opaque(1);
     } else {
       const Id guard = guard_ == kNoId ? g_.constant(1, 1) : guard_;

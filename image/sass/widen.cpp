@@ -237,6 +237,8 @@ class Widener {
                   (b.imm & 2) != 0);
     if (const Id l = logic(low, high, depth); l != kNoId)
       return l;
+    if (const Id r = raised(low, high, depth); r != kNoId)
+      return r;
     return product(low, high, depth);
   }
 
@@ -277,33 +279,69 @@ class Widener {
     Id id = kNoId;
     bool negated = false;
   };
-  // lower: a + b + c without a carry in; upper: likewise, with the carries of the lower.
-  Id sum(Id low, Id high, int depth) {
-    const Node a = g_[low], b = g_[high];
-    std::vector<Term> lower, upper;
-    for (int k = 0; k < 3; ++k) {
-      const bool negated = (a.imm >> k & 1) != 0;
-      if (negated || !g_.is_const(arg(low, k), 0))
-        lower.push_back({arg(low, k), negated});
+  // The sums whose carries go into the upper word; low is one of them, and another may be a term of
+  // it. Their other terms are the lower terms.
+  bool lower_terms(Id id, std::vector<std::pair<Id, int>>& carries, std::vector<Term>& terms,
+                   int depth) {
+    int taken = 0;
+    for (auto& [of, which] : carries) {
+      if (of == id) {
+        taken = which;
+        which = 0;
+      }
     }
+    const Node n = g_[id];
+    std::size_t own = 0;
+    for (int k = 0; k < 3; ++k) {
+      const bool negated = (n.imm >> k & 1) != 0;
+      const Id a = arg(id, k);
+      if (!negated && g_.is_const(a, 0))
+        continue;
+      ++own;
+      const bool inner = !negated && depth < 3 && is(a, Op::kAdd3) &&
+                         std::any_of(carries.begin(), carries.end(),
+                                     [&](const auto& c) { return c.first == a && c.second != 0; });
+      if (inner) {
+        if (!lower_terms(a, carries, terms, depth + 1))
+          return false;
+      } else {
+        terms.push_back({a, negated});
+      }
+    }
+    // Both carries, or one where there can be no second.
+    return taken == 3 || (taken == 1 && own <= 2);
+  }
+
+  // lower: a sum without a carry in; upper: likewise, with the carries of the lower.
+  Id sum(Id low, Id high, int depth) {
+    const Node b = g_[high];
+    std::vector<Term> lower, upper;
     for (int k = 0; k < 3; ++k) {
       const bool negated = (b.imm >> k & 1) != 0;
       if (negated || !g_.is_const(arg(high, k), 0))
         upper.push_back({arg(high, k), negated});
     }
-    // Both carries, or one where there can be no second.
-    int carries = 0;
+    std::vector<std::pair<Id, int>> carries;
     for (int k = 3; k < 5; ++k) {
       const Id c = arg(high, k);
-      if (is(c, Op::kCarry) && arg(c, 0) == low) {
-        if ((carries & (1 << g_[c].imm)) != 0)
-          return kNoId;
-        carries |= 1 << g_[c].imm;
-      } else if (!g_.is_const(c, 0)) {
+      if (g_.is_const(c, 0))
+        continue;
+      if (!is(c, Op::kCarry))
         return kNoId;
+      const Id of = arg(c, 0);
+      const int which = 1 << g_[c].imm;
+      const auto it = std::find_if(carries.begin(), carries.end(),
+                                   [&](const auto& x) { return x.first == of; });
+      if (it == carries.end()) {
+        carries.emplace_back(of, which);
+      } else if ((it->second & which) != 0) {
+        return kNoId;
+      } else {
+        it->second |= which;
       }
     }
-    if (carries != 3 && (carries != 1 || lower.size() > 2))
+    if (!lower_terms(low, carries, lower, 0) ||
+        std::any_of(carries.begin(), carries.end(), [](const auto& c) { return c.second != 0; }))
       return kNoId;
     // A product in the upper word is its own term there; the lower one has none like it.
     const Id zero = g_.constant(0);
@@ -312,7 +350,7 @@ class Widener {
     while (upper.size() < lower.size())
       upper.push_back({zero, false});
     const std::size_t n = lower.size();
-    if (n == 0)
+    if (n == 0 || n > 5)
       return kNoId;
     std::vector<std::size_t> order(n), best;
     for (std::size_t k = 0; k < n; ++k)
@@ -398,6 +436,34 @@ class Widener {
       return one_word(how_low, a0, b0, true, high);
     if (how_high >= 0 && how_low < 0)
       return one_word(how_high, a1, b1, false, low);
+    return kNoId;
+  }
+
+  // low = words of u + y, where u is below 2^32; high = its upper word + t: (t:u) + y.
+  Id raised(Id low, Id high, int depth) {
+    if (!is(low, Op::kLow) || !is(high, Op::kAdd3) || g_[high].imm != 0)
+      return kNoId;
+    const Id full = arg(low, 0);
+    if (!is(full, Op::kAdd))
+      return kNoId;
+    Id t = kNoId, from_full = kNoId;
+    for (int k = 0; k < 3; ++k) {
+      const Id a = arg(high, k);
+      if (g_.is_const(a, 0))
+        continue;
+      Id& into = from_full == kNoId && is(a, Op::kHigh) && arg(a, 0) == full ? from_full : t;
+      if (into != kNoId)
+        return kNoId;
+      into = a;
+    }
+    if (t == kNoId || from_full == kNoId)
+      return kNoId;
+    for (int k = 0; k < 2; ++k) {
+      const Id u = arg(full, k);
+      if (is(u, Op::kUnsigned))
+        return make(Op::kAdd, 64, {pair(arg(u, 0), t, depth + 1), arg(full, 1 - k)}, 0, false,
+                    high);
+    }
     return kNoId;
   }
 
