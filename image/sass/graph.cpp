@@ -2,6 +2,7 @@
 #include "image/sass/graph.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace gpurecover::image::sass {
 namespace {
@@ -79,6 +80,12 @@ Id Graph::simpler(Op op, std::uint8_t width, const Id* a, std::uint64_t imm) {
           return word(p + (minus_c ? 0 - value(2) : value(2)));
         if ((p & 0xFFFFFFFF) == 0 && !minus_c)
           return a[2];
+      }
+      if (!minus && !minus_c && is(2, 0)) {
+        if (is(0, 1))
+          return a[1];
+        if (is(1, 1))
+          return a[0];
       }
       return kNoId;
     }
@@ -238,6 +245,53 @@ Id Graph::make(std::uint32_t block, std::uint32_t slot, Op op, std::uint8_t widt
   const Id id = static_cast<Id>(nodes.size() - 1);
   blocks[block].slots[slot].push_back(id);
   return id;
+}
+
+bool Graph::simplify() {
+  bool changed = false;
+  const auto count = static_cast<Id>(nodes.size());
+  for (Id id = 0; id < count; ++id) {
+    if (nodes[id].replaced != kNoId || nodes[id].count == 0)
+      continue;
+    bool moved = false;
+    for (int k = 0; k < nodes[id].count; ++k) {
+      const Id a = resolve(nodes[id].args[k]);
+      moved |= a != nodes[id].args[k];
+      nodes[id].args[k] = a;
+    }
+    if (!moved || nodes[id].op == Op::kEffect)
+      continue;
+    const Node n = nodes[id];
+    // A sum whose carries are used stays what it is.
+    if (!(n.flag && n.op == Op::kAdd3)) {
+      if (const Id s = simpler(n.op, n.width, n.args.data(), n.imm); s != kNoId && s != id) {
+        nodes[id].replaced = s;
+        changed = true;
+        continue;
+      }
+    }
+    if (n.op != Op::kMad || n.imm != 0)
+      continue;
+    const int k = nodes[n.args[0]].op == Op::kConst ? 0 : 1;
+    const Node factor = nodes[n.args[k]];
+    if (factor.op != Op::kConst || !std::has_single_bit(factor.imm))
+      continue;
+    const Id other = n.args[1 - k];
+    if (factor.imm == 1) {
+      const Id zero = constant(0);
+      nodes[id].op = Op::kAdd3;
+      nodes[id].args = {other, n.args[2], zero, kNoId, kNoId};
+    } else if (is_const(n.args[2], 0)) {
+      const Id amount = constant(static_cast<std::uint64_t>(std::countr_zero(factor.imm)));
+      nodes[id].op = Op::kShiftLeft;
+      nodes[id].args = {other, amount, kNoId, kNoId, kNoId};
+      nodes[id].count = 2;
+    } else {
+      continue;
+    }
+    changed = true;
+  }
+  return changed;
 }
 
 Id Graph::negation(std::uint32_t block, std::uint32_t slot, Id predicate) {

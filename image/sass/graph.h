@@ -163,6 +163,9 @@ struct Graph {
   Id make(std::uint32_t block, std::uint32_t slot, Op op, std::uint8_t width,
           std::initializer_list<Id> args, std::uint64_t imm = 0, bool flag = false);
   Id negation(std::uint32_t block, std::uint32_t slot, Id predicate);
+  // What became a constant only when joins were complete may make other values simpler. Returns
+  // whether anything changed.
+  bool simplify();
 
  private:
   Id simpler(Op op, std::uint8_t width, const Id* args, std::uint64_t imm);

@@ -71,6 +71,7 @@ class Translator {
         if (g_[phi].replaced == kNoId)
           changed |= drop_if_trivial(phi);
       }
+      changed |= g_.simplify();
       if (!changed)
         break;
     }
