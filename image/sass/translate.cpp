@@ -888,11 +888,10 @@ class Translator {
     const Id a = is_uniform ? uniform_pair(24) : general_pair(24);
     const Id b = wide_operand(is_uniform);
     const bool negate_a = w_.bit(72), negate_b = form() != 4 && w_.bit(63);
-    // A third operand, a sum of two negated ones, or a constant that may be widened either way.
+    // A third operand, or a sum of two negated ones.
     const bool third =
         is_uniform && w_.bits(64, 8) != 255 && (code_.sm >= 100 || w_.bits(64, 6) != 63);
-    const bool in_doubt = form() == 4 && w_.bit(63) && is_uniform;
-    if (third || (negate_a && negate_b) || in_doubt)
+    if (third || (negate_a && negate_b))
       return write_result64(opaque(64), is_uniform);
     write_result64(negate_a   ? make(Op::kSub, {b, a}, 0, 64)
                    : negate_b ? make(Op::kSub, {a, b}, 0, 64)
@@ -925,7 +924,13 @@ class Translator {
       // sm_120: of pairs.
       if (code_.sm < 120)
         return unknown_instruction("form of instruction");
-      return write_opaque(2, is_uniform);
+      if (f != 3 || is_uniform || w_.bits(40, 24) != 0)
+        return write_opaque(2, is_uniform);
+      const Id p = predicate(87, 90);
+      const Id low = make(Op::kSelect, {p, general_field(24), general_field(32)});
+      const Id high = make(Op::kSelect, {p, next_general(24), next_general(32)});
+      write_to(false, 16, 0, low);
+      return write_to(false, 16, 1, high);
     }
     const Operands o = operands(is_uniform);
     if (o.negate_b)

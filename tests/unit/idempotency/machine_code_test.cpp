@@ -88,6 +88,10 @@ const std::map<std::string, std::string>& supersets() {
   };
   return *map;
 }
+bool may_say_more(const std::string& kernel, std::uint32_t sm) {
+  // sm_120 calls the driver for bulk copies that reach beyond the block.
+  return supersets().contains(kernel) || (kernel == "bulk_copies" && sm == 120);
+}
 // Kernels that are refused, and on which architectures.
 bool may_be_refused(const std::string& kernel, std::uint32_t sm) {
   return kernel == "recursion" || kernel == "indirect_call" ||
@@ -139,7 +143,7 @@ TEST_P(MachineCodeKernels, SayNoLessThanTheirPtx) {
       }
       for (const std::string& root : expected.all)
         EXPECT_TRUE(found.all.contains(root)) << root << "\n" << to_text(s) << to_text(from_ptx);
-      if (!supersets().contains(kernel.name)) {
+      if (!may_say_more(kernel.name, sm)) {
         EXPECT_EQ(found.all, expected.all) << to_text(s) << to_text(from_ptx);
         EXPECT_EQ(found.conservative, expected.conservative);
       }
