@@ -21,6 +21,7 @@ using ptx::Type;
 
 // The stack of a thread as a variable: displacements in it are positive, and it is larger than any.
 constexpr std::int64_t kStackSpan = 1 << 20;
+constexpr std::size_t kMaxCode = 1u << 20;
 constexpr std::uint32_t kUnnamedConstant = Code::kNoConstant;
 
 Type type_of(std::uint8_t width) {
@@ -39,7 +40,7 @@ class Emitter {
     for (std::uint32_t b = 0; b < g_.blocks.size(); ++b) {
       begin[b] = static_cast<std::uint32_t>(f_.code.size());
       emit_block(b);
-      if (f_.operands.size() > (64u << 20))
+      if (f_.code.size() > kMaxCode)
         return "the kernel is too large or too tangled to be analysed";
     }
     for (const auto& [operand, block] : labels_)

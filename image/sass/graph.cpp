@@ -7,8 +7,8 @@
 namespace gpurecover::image::sass {
 namespace {
 
-// The nodes of the largest function would take about 300 MB.
-constexpr std::size_t kMaxNodes = 4u << 20;
+// About 100 MB.
+constexpr std::size_t kMaxNodes = 1u << 20;
 
 }  // namespace
 

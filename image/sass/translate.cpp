@@ -21,8 +21,10 @@ using ptx::Type;
 
 // Variables: what an instruction can write.
 constexpr std::uint32_t kGeneral = 0, kUniformRegister = 256, kPredicate = 512,
-                        kUniformPredicate = 520, kVariables = 528;
+                        kUniformPredicate = 520;
 constexpr std::uint32_t kZeroRegister = 255;
+// Values that flow into joins, and steps of finding dominators.
+constexpr std::size_t kMaxJoined = 8u << 20, kMaxDominatorSteps = 200'000'000;
 
 // Operands of arithmetic instructions lie in three places; which holds what is the form (bits
 // 9-11).
@@ -48,6 +50,8 @@ class Translator {
   std::string run() {
     const std::vector<std::uint32_t> order = reverse_postorder();
     dominators(order);
+    if (g_.too_large)
+      return "the kernel is too large or too tangled to be analysed";
     done_.assign(g_.blocks.size(), false);
     for (const std::uint32_t b : order) {
       translate_block(b);
@@ -144,6 +148,7 @@ class Translator {
     for (std::uint32_t i = 0; i < order.size(); ++i)
       number[order[i]] = i;
     g_.blocks[0].dominator = 0;
+    std::size_t steps = 0;
     for (bool changed = true; changed;) {
       changed = false;
       for (const std::uint32_t b : order) {
@@ -159,10 +164,11 @@ class Translator {
           }
           std::uint32_t x = p, y = best;
           while (x != y) {
-            while (number[x] > number[y])
-              x = g_.blocks[x].dominator;
-            while (number[y] > number[x])
-              y = g_.blocks[y].dominator;
+            if (++steps > kMaxDominatorSteps) {
+              g_.too_large = true;
+              return;
+            }
+            (number[x] > number[y] ? x : y) = g_.blocks[number[x] > number[y] ? x : y].dominator;
           }
           best = x;
         }
@@ -235,6 +241,11 @@ class Translator {
     const std::vector<std::uint32_t> from = g_.blocks[g_[phi].block].predecessors;
     std::vector<Id> args;
     args.reserve(from.size());
+    joined_ += from.size();
+    if (joined_ > kMaxJoined) {
+      g_.too_large = true;
+      return;
+    }
     for (const std::uint32_t p : from)
       args.push_back(read(p, variable, depth));
     g_.phis[g_[phi].imm] = std::move(args);
@@ -2016,6 +2027,7 @@ class Translator {
   std::vector<bool> done_;
   std::vector<std::pair<Id, std::uint32_t>> deferred_;
   std::vector<Id> all_phis_;
+  std::size_t joined_ = 0;
   std::string refusal_;
   Word w_;
   std::uint32_t pc_ = 0, block_ = 0, slot_ = 0;

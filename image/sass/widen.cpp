@@ -13,6 +13,7 @@ namespace gpurecover::image::sass {
 namespace {
 
 constexpr int kMaxDepth = 400;
+constexpr std::size_t kMaxSteps = 500'000'000;
 
 class Widener {
  public:
@@ -76,6 +77,9 @@ class Widener {
       return {};
     const auto& slot = g_.blocks[n.block].slots[n.slot];
     const auto it = std::find(slot.begin(), slot.end(), id);
+    steps_ += static_cast<std::size_t>(it - slot.begin());
+    if (steps_ > kMaxSteps)
+      g_.too_large = true;
     return {n.block, n.slot, static_cast<std::size_t>(it - slot.begin()) + 1};
   }
   // A new value right behind the last of its arguments.
@@ -560,6 +564,7 @@ class Widener {
   Graph& g_;
   const DriverWords& words_;
   std::unordered_map<std::uint64_t, Id> memo_;
+  std::size_t steps_ = 0;
 };
 
 }  // namespace
