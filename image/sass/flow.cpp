@@ -127,6 +127,10 @@ Flow::Step Flow::step(std::uint32_t pc) const {
         return refused("a call on a further condition");
       if (!target(displacement(pc)))
         return refused("a call out of the function");
+      if (never_return_.contains(s.target)) {
+        s.kind = guarded ? Step::kBranch : Step::kJump;
+        return s;
+      }
       s.kind = Step::kCall;
       s.conditional = guarded;
       return s;
@@ -156,6 +160,51 @@ Flow::Step Flow::step(std::uint32_t pc) const {
     default:
       return s;
   }
+}
+
+// Whether a return is reached from `entry`, calls on the way taken as returning. What this gets
+// wrong is refused later: every return must lead back to its call.
+bool Flow::returns(std::uint32_t entry) const {
+  std::vector<bool> seen(size_, false);
+  std::vector<std::uint32_t> open{entry};
+  while (!open.empty()) {
+    std::uint32_t pc = open.back();
+    open.pop_back();
+    for (; pc < size_ && !seen[pc]; ++pc) {
+      seen[pc] = true;
+      const Step s = step(pc);
+      if (s.kind == Step::kReturn)
+        return true;
+      if (s.kind == Step::kBranch || s.kind == Step::kJump)
+        open.push_back(s.target);
+      if (s.kind == Step::kTable) {
+        const auto& targets = tables_.at(pc);
+        open.insert(open.end(), targets.begin(), targets.end());
+      }
+      if (s.kind == Step::kJump || s.kind == Step::kTable || s.kind == Step::kRefused ||
+          (s.kind == Step::kExit && !s.conditional))
+        break;
+    }
+  }
+  return false;
+}
+
+void Flow::find_calls_that_are_jumps() {
+  constexpr std::size_t kMaxTargets = 256;
+  std::set<std::uint32_t> targets;
+  for (std::uint32_t pc = 0; pc < size_; ++pc) {
+    const Step s = step(pc);
+    if (s.kind == Step::kCall)
+      targets.insert(s.target);
+  }
+  if (targets.size() > kMaxTargets)
+    return;
+  std::set<std::uint32_t> found;
+  for (const std::uint32_t t : targets) {
+    if (!returns(t))
+      found.insert(t);
+  }
+  never_return_ = std::move(found);
 }
 
 std::string Flow::visit(std::uint32_t context, std::uint32_t pc) {
@@ -262,6 +311,7 @@ std::string Flow::build(Graph& graph) {
     if (to >= 0 && to % 16 == 0 && to / 16 < size_)
       barrier_targets_[static_cast<std::size_t>(to / 16) * 16 + w.bits(16, 4)] = true;
   }
+  find_calls_that_are_jumps();
   contexts_.resize(1);
   contexts_[0].marks.assign(size_, 0);
   contexts_[0].marks[0] = 2;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -51,6 +52,8 @@ class Flow {
   };
   std::string visit(std::uint32_t context, std::uint32_t pc);
   void read_tables(const CubinKernel& kernel);
+  void find_calls_that_are_jumps();
+  bool returns(std::uint32_t entry) const;
 
   const Code& code_;
   std::span<const std::byte> text_;
@@ -59,6 +62,8 @@ class Flow {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> calls_;  // (context, pc)
   std::vector<std::pair<std::uint32_t, std::uint32_t>> pending_;
   std::vector<Return> returns_;
+  // Targets of calls that never return: ptxas uses calls as jumps, too.
+  std::set<std::uint32_t> never_return_;
   // Where indirect branches lead, by the compiler's own list.
   std::map<std::uint32_t, std::vector<std::uint32_t>> tables_;
   std::vector<bool> barrier_targets_;  // per instruction and barrier: a BSSY leads here
