@@ -190,8 +190,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string rest(reinterpret_cast<const char*>(data) + 1, size - 1);
   std::vector<std::byte> cubin;
   if (data[0] == 0xff) {
-    cubin.resize(rest.size());
-    std::memcpy(cubin.data(), rest.data(), rest.size());
+    const auto* const first = reinterpret_cast<const std::byte*>(rest.data());
+    cubin.assign(first, first + rest.size());
   } else {
     cubin = cubin_of(kArchitectures[data[0] % std::size(kArchitectures)], rest);
   }
