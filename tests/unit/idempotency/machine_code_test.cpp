@@ -10,6 +10,9 @@
 #include <set>
 #include <sstream>
 
+#include <cstring>
+
+#include "idempotency/verdict.h"
 #include "image/cubin.h"
 #include "image/ptx_parser.h"
 #include "image/sass/lift.h"
@@ -150,6 +153,71 @@ TEST_P(MachineCodeKernels, SayNoLessThanTheirPtx) {
     }
   }
   EXPECT_GE(seen, 62U);
+}
+
+class NoSymbols : public SymbolRanges {
+ public:
+  std::optional<Range> find(std::string_view) const override { return std::nullopt; }
+};
+
+// Lifted code is good enough for exact ranges: launches get the same ones from it as from PTX.
+TEST_P(MachineCodeKernels, LaunchesGetTheSameExactRanges) {
+  const std::uint32_t sm = GetParam();
+  const std::string cubin = read_file("kernels_" + std::to_string(sm) + ".cubin");
+  if (cubin.empty())
+    GTEST_SKIP() << "no compiler for device code was there when the tests were built";
+  const auto ptx = image::ptx::parse(read_file(sm < 80 ? "kernels_75.ptx" : "kernels_90.ptx"));
+  ASSERT_TRUE(ptx);
+  const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(cubin.data()),
+                                         cubin.size());
+  const auto code = image::sass::MachineCode::open(bytes);
+  ASSERT_TRUE(code);
+  const auto list = image::read_cubin(bytes);
+  constexpr std::uint64_t kBase = 0x7f0000000000, kStep = 0x1000000;
+  MemoryMap map;
+  for (std::uint64_t k = 0; k < 8; ++k) {
+    Allocation a;
+    a.address = kBase + k * kStep;
+    a.size = 0x100000;
+    map.insert(a);
+  }
+  for (const char* name :
+       {"vector_add", "saxpy", "gather", "vectors", "shuffles", "restrict_read", "optional_pointer",
+        "select_pointer", "aligned_down", "async_copy", "spills", "pointers_in_shared",
+        "_Z9templatedIdLi3EEvPT_PKS0_", "_Z9templatedIhLi4EEvPT_PKS0_"}) {
+    const image::CubinKernel* kernel = list->find(name);
+    const image::ptx::Function* function = ptx->find_function(name);
+    ASSERT_TRUE(kernel != nullptr && function != nullptr) << name;
+    const auto module = code->lift(name);
+    ASSERT_TRUE(module) << name << ": " << module.error();
+    const KernelSummary from_code = summarize(*module, module->functions.front());
+    const KernelSummary from_ptx = summarize(*ptx, *function);
+    for (const std::uint32_t n : {0u, 7u, 100u, 511u, 100'000u}) {
+      for (const LaunchDimensions& dimensions : {LaunchDimensions{{4, 1, 1}, {64, 1, 1}, 0},
+                                                 LaunchDimensions{{3, 2, 1}, {32, 4, 2}, 0}}) {
+        SCOPED_TRACE(std::string(name) + " of sm_" + std::to_string(sm) +
+                     ", n = " + std::to_string(n));
+        std::vector<std::byte> args(kernel->param_bytes);
+        std::uint64_t pointer = kBase + 0x40000;
+        for (const image::KernelParameter& p : kernel->parameters) {
+          if (p.size == 8) {
+            std::memcpy(args.data() + p.offset, &pointer, 8);
+            pointer += kStep;
+          } else if (p.size == 4) {
+            std::memcpy(args.data() + p.offset, &n, 4);
+          }
+        }
+        const Verdict a = decide(from_ptx, args, dimensions, map, NoSymbols());
+        const Verdict b = decide(from_code, args, dimensions, map, NoSymbols());
+        EXPECT_EQ(a.kind, b.kind);
+        EXPECT_EQ(a.trust, b.trust);
+        EXPECT_EQ(a.reads, b.reads);
+        EXPECT_EQ(a.writes, b.writes);
+        EXPECT_EQ(a.must_writes, b.must_writes);
+        EXPECT_EQ(a.all_in_bounds, b.all_in_bounds);
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(AllArchitectures, MachineCodeKernels,
