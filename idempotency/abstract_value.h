@@ -21,6 +21,7 @@ enum class TermKind : std::uint8_t {
   kShared,           // an address in shared memory, whichever
   kLocal,            // an address in local memory; symbol says of which variable
   kNarrowParameter,  // fewer than 8 bytes of the parameter block: no address
+  kDriver,           // a word that the driver supplies, whichever
 };
 struct TermInfo {
   TermKind kind = TermKind::kParameter;

@@ -2,6 +2,7 @@
 #include "idempotency/access_summary.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <exception>
 #include <optional>
 #include <unordered_map>
@@ -252,6 +253,7 @@ class Analysis {
     out_.complete = true;
     out_.name = kernel_.name;
     out_.param_bytes = kernel_.param_bytes;
+    out_.machine_code = module_.machine_code;
     if (!kernel_.has_body) {
       defeat("its body is not in the module", 0);
       return std::move(out_);
@@ -293,7 +295,15 @@ class Analysis {
     if (!defeats_seen_.insert(why).second || out_.defeats.size() >= 64) {
       return;
     }
-    out_.defeats.push_back(line == 0 ? why : why + " (PTX line " + std::to_string(line) + ")");
+    out_.defeats.push_back(line == 0 ? why : why + place(line));
+  }
+
+  std::string place(std::uint32_t line) const {
+    if (!module_.machine_code)
+      return " (PTX line " + std::to_string(line) + ")";
+    char text[48];
+    std::snprintf(text, sizeof text, " (machine code offset 0x%x)", (line - 1) * 16);
+    return text;
   }
 
   std::uint32_t symbol(const std::string& name) {
@@ -324,6 +334,9 @@ class Analysis {
       case TermKind::kConstSymbol:
         r.kind = RootKind::kConstSymbol;
         r.symbol = t.symbol;
+        break;
+      case TermKind::kDriver:
+        r.kind = RootKind::kDriver;
         break;
       case TermKind::kParameterAddress:
       case TermKind::kShared:
@@ -511,11 +524,11 @@ class Analysis {
   }
   Value shared_address() { return value_of({TermKind::kShared, 0, 0, 0}); }
   // Variable 0: local memory of which nothing more is known.
-  Value local_address(const ptx::Variable* variable = nullptr) {
+  Value local_address(const ptx::Variable* variable = nullptr, std::uint64_t displacement = 0) {
     if (variable == nullptr)
       return value_of({TermKind::kLocal, 0, 0, 0});
     const auto [it, is_new] = local_ids_.try_emplace(variable, local_ids_.size() + 1);
-    return value_of({TermKind::kLocal, 0, 0, static_cast<std::uint32_t>(it->second)}, 0);
+    return value_of({TermKind::kLocal, 0, 0, static_cast<std::uint32_t>(it->second)}, displacement);
   }
 
   // a + sign * b; nullopt: too many terms.
@@ -852,10 +865,10 @@ class Analysis {
     const Function& f = *frames_[frame]->info->function;
     switch (o.symbol_kind) {
       case SymbolKind::kVariable:
-        return variable_address(module_.variables[o.index]);
+        return variable_address(module_.variables[o.index], o.offset);
       case SymbolKind::kLocal: {
         const ptx::Variable& v = f.locals[o.index];
-        return v.space == Space::kParam ? unknown() : variable_address(v);
+        return v.space == Space::kParam ? unknown() : variable_address(v, o.offset);
       }
       case SymbolKind::kParameter:
         if (frame == 0) {
@@ -873,13 +886,13 @@ class Analysis {
     }
     return unknown();
   }
-  Value variable_address(const ptx::Variable& v) {
+  Value variable_address(const ptx::Variable& v, std::int64_t displacement) {
     switch (v.space) {
       case Space::kShared:
       case Space::kSharedCluster:
         return shared_address();
       case Space::kLocal:
-        return local_address(&v);
+        return local_address(&v, static_cast<std::uint64_t>(displacement));
       case Space::kConst:
         return value_of({TermKind::kConstSymbol, 0, 0, symbol(v.name)});
       case Space::kGlobal:
@@ -908,6 +921,8 @@ class Analysis {
         if (o.special == ptx::SpecialRegister::kEnvreg) {
           defeat("grid-wide synchronization or other driver words (%envreg)", line_);
         }
+        if (o.special == ptx::SpecialRegister::kDriverWord)
+          return value_of({TermKind::kDriver, 0, 0, 0});
         return scalar();
       case OperandKind::kSymbol:
         return symbol_value(frame, o);
@@ -1528,6 +1543,14 @@ class Analysis {
         return write(frame, i, scalar());
       case Opcode::kMbarrier:
         return write(frame, i, scalar());
+
+      case Opcode::kOpaque:
+        return write(frame, i,
+                     i.type == Type::kPred ? scalar()
+                     : width(i.type) >= 8  ? flagged(Form::kDark)
+                                           : flagged(Form::kScaled));
+      case Opcode::kUniform:
+        return write(frame, i, width(i.type) >= 8 ? operand(1) : narrow(operand(1)));
 
       case Opcode::kMov:
         return move(frame, i);

@@ -83,7 +83,9 @@ struct Access {
   // Of one thread's access, vectors whole; the smallest of those put together here; 0: varies.
   std::uint32_t element_bytes = 0;
   std::vector<Alternative> alternatives;  // any of these; never empty
-  std::uint32_t line = 0;                 // of the PTX text, of the first such access
+  // Of the PTX text, of the first such access; of machine code the number of the instruction,
+  // from 1.
+  std::uint32_t line = 0;
   // A declared range relative to the root's value, in bytes: [begin, end). end == 0: the whole
   // allocation. Analysis always leaves it 0.
   std::uint64_t range_begin = 0, range_end = 0;
@@ -105,6 +107,7 @@ struct KernelSummary {
   // Why the analysis says nothing about this kernel; fit for users ("calls a function through a
   // pointer (line 120)"). Not empty: the verdict is `unknown` with the first one.
   std::vector<std::string> defeats;
+  bool machine_code = false;         // found in machine code, not in PTX
   bool complete = false;             // false: no analysis took place; verdict unknown
   bool declared_idempotent = false;  // Origin::kDeclaration with idempotent = true
 };

@@ -517,8 +517,12 @@ class Decider {
     }
   }
 
-  static std::string at_line(const Access& a) {
-    return a.line == 0 ? std::string() : " (PTX line " + std::to_string(a.line) + ")";
+  std::string at_line(const Access& a) const {
+    if (a.line == 0)
+      return {};
+    if (summary_.machine_code)
+      return " (machine code offset " + hex((a.line - 1) * 16) + ")";
+    return " (PTX line " + std::to_string(a.line) + ")";
   }
 
   const KernelSummary& summary_;

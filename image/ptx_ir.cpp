@@ -63,7 +63,9 @@ std::string_view name_of(Opcode opcode) {
 #define GPURECOVER_X(id, text) text,
                                                 GPURECOVER_PTX_OPCODES(GPURECOVER_X)
 #undef GPURECOVER_X
-  };
+                                                    "opaque",
+                                                "uniform"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(Opcode::kUniform) + 1);
   return kNames[static_cast<std::size_t>(opcode)];
 }
 

@@ -2,7 +2,8 @@
 //
 // The intermediate representation of a PTX module. It keeps everything that an interpreter needs to
 // execute the module and that an analysis needs to reason about it: resolved registers, labels and
-// symbols, types, state spaces, modifiers, initialisers. Plain data; produced by ptx_parser.h.
+// symbols, types, state spaces, modifiers, initialisers. Plain data; produced by ptx_parser.h, and
+// by sass/lift.h from machine code. What only the latter makes is marked "machine code" below.
 //
 // Guarantees of a Module that the parser returned (a consumer may rely on them without checks):
 //  - every register index in an operand is < Function::registers.size();
@@ -126,6 +127,14 @@ enum class Opcode : std::uint8_t {
 #define GPURECOVER_X(id, text) k##id,
   GPURECOVER_PTX_OPCODES(GPURECOVER_X)
 #undef GPURECOVER_X
+  // Machine code only; no text names them.
+  // opaque.TYPE d: d becomes any value. It may be made of anything that the thread has at hand, so
+  // that no part of it can be told, but it is no whole pointer unless TYPE has 64 bits. No access
+  // to memory. Types: b32, b64, pred.
+  kOpaque,
+  // uniform.TYPE d, a: d becomes the value that a has in one of the active lanes of the warp,
+  // always the same one for all of them. A copy where a is the same in all. Types: b32, b64.
+  kUniform,
 };
 std::string_view name_of(Opcode opcode);  // "ld"; "" for kUnknown
 
@@ -267,7 +276,9 @@ enum class SpecialRegister : std::uint8_t {
   kAggrSmemSize,
   kDynamicSmemSize,
   kCurrentGraphExec,
-  kWarpSize,  // the constant WARP_SZ (32)
+  kWarpSize,    // the constant WARP_SZ (32)
+  kDriverWord,  // machine code: 4 or 8 bytes that the driver puts into constant memory, at
+                // Operand::offset: byte | bank << 20. What they are is not known
 };
 
 enum class SymbolKind : std::uint8_t {
@@ -336,7 +347,8 @@ struct Instruction {
   bool guard_negated = false;           // @!%p
   std::uint32_t guard = kNoIndex;       // register of @%p
   std::uint32_t text = 0;               // index in Module::opcode_texts
-  std::uint32_t line = 0;               // line of the PTX text, from 1
+  std::uint32_t line = 0;               // line of the PTX text, from 1; of machine code: the
+                                        // number of the instruction in its section, from 1
   std::uint32_t first_operand = 0;
   std::uint32_t operand_count = 0;
   ModifierSet modifiers;
@@ -386,7 +398,9 @@ struct Variable {
   std::uint32_t line = 0;
 };
 
-// A parameter or return value of a function or prototype.
+// A parameter or return value of a function or prototype. Of a kernel lifted from machine code, the
+// last one stands for the whole block of parameters (offset 0) and overlaps the others: what is
+// read at an index computed at run time may be any of them.
 struct Parameter {
   std::string name;
   Type type = Type::kNone;
@@ -451,6 +465,7 @@ struct Module {
   std::uint32_t sm = 0;             // 90
   std::string suffix;               // "a", "f" or ""
   std::uint32_t address_size = 64;  // bits
+  bool machine_code = false;        // lifted, not parsed
   std::vector<Variable> variables;
   std::vector<Function> functions;        // one per name; a prototype merges with its body
   std::vector<std::string> opcode_texts;  // "ld.global.nc.v2.f64"

@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "cupti/agent/vendor_code.h"
 #include "image/ptx_parser.h"
 
 namespace gpurecover::agent {
@@ -104,6 +105,21 @@ std::vector<std::byte> copy_of(const void* data, std::size_t size) {
   return copy;
 }
 
+KernelKnowledge summarize_code(const image::sass::MachineCode& code, const std::string& symbol) {
+  if (is_vendor_kernel(symbol)) {
+    return {nullptr,
+            "kernel of a library of NVIDIA, by its name: not decoded, see "
+            "docs/idempotency.md"};
+  }
+  auto module = code.lift(symbol);
+  if (!module) {
+    return {nullptr, "machine code without PTX of the same compile: " + module.error()};
+  }
+  return {std::make_shared<const idempotency::KernelSummary>(
+              idempotency::summarize(*module, module->functions.front())),
+          ""};
+}
+
 }  // namespace
 
 void ImageStore::add(const void* owner, const void* image) {
@@ -138,6 +154,7 @@ void ImageStore::add_file(const void* owner, const std::string& path) {
   if (bytes.empty()) {
     stored->problem = "its file could not be read: " + path;
   }
+  stored->path = path;
   stored->copy.resize(bytes.size());
   std::transform(bytes.begin(), bytes.end(), stored->copy.begin(),
                  [](char byte) { return static_cast<std::byte>(byte); });
@@ -202,7 +219,7 @@ void ImageStore::open(Stored& stored, image::ComputeCapability device) {
     stored.reason = stored.problem;
     return;
   }
-  const auto image =
+  auto image =
       stored.in_file != nullptr ? image::open_pointer(stored.in_file) : image::open(stored.copy);
   if (!image) {
     stored.reason = "image not understood: " + image.error().what;
@@ -217,6 +234,8 @@ void ImageStore::open(Stored& stored, image::ComputeCapability device) {
   const auto entry = image::ptx_for_machine_code(*image, device);
   if (!entry) {
     stored.reason = entry.error();
+    if (runs && image->entries[*runs].kind == image::EntryKind::kCubin)
+      open_code(stored, std::move(image->entries[*runs].data), entry.error());
     return;
   }
   auto module = image::ptx::parse(image->entries[*entry].text());
@@ -231,6 +250,31 @@ void ImageStore::open(Stored& stored, image::ComputeCapability device) {
   }
 }
 
+void ImageStore::open_code(Stored& stored, std::vector<std::byte> cubin,
+                           const std::string& reason) {
+  if (stored.in_file != nullptr || !stored.path.empty()) {
+    const std::string& file = stored.in_file != nullptr ? stored.file.path : stored.path;
+    if (is_vendor_library(file)) {
+      stored.reason = "kernel of " + base_name(file) + ": not decoded, see docs/idempotency.md";
+      return;
+    }
+  } else if (const auto library = loaded_vendor_library()) {
+    // Where a copy came from cannot be told.
+    stored.reason = "kernel of unknown origin while " + *library +
+                    " is loaded: not decoded, see docs/idempotency.md";
+    return;
+  }
+  auto decoded = std::make_shared<DecodedCode>();
+  decoded->bytes = std::move(cubin);
+  auto code = image::sass::MachineCode::open(decoded->bytes);
+  if (!code) {
+    stored.reason = reason + ": " + code.error().what;
+    return;
+  }
+  decoded->code = std::move(*code);
+  stored.code = std::move(decoded);
+}
+
 std::shared_ptr<const image::ModuleVariables> ImageStore::variables(const void* owner) {
   const std::lock_guard lock(mutex_);
   const auto at = images_.find(owner);
@@ -240,6 +284,7 @@ std::shared_ptr<const image::ModuleVariables> ImageStore::variables(const void* 
 KernelKnowledge ImageStore::summarize(const void* owner, const std::string& symbol,
                                       image::ComputeCapability device) {
   std::shared_ptr<const image::ptx::Module> module;
+  std::shared_ptr<const DecodedCode> code;
   {
     const std::lock_guard lock(mutex_);
     const auto at = images_.find(owner);
@@ -253,10 +298,14 @@ KernelKnowledge ImageStore::summarize(const void* owner, const std::string& symb
     if (stored.device.sm() != device.sm()) {
       return {nullptr, "its image was read for a device of another architecture"};
     }
-    if (stored.module == nullptr) {
+    if (stored.module == nullptr && stored.code == nullptr) {
       return {nullptr, stored.reason};
     }
     module = stored.module;
+    code = stored.code;
+  }
+  if (module == nullptr) {
+    return summarize_code(*code->code, symbol);
   }
   const image::ptx::Function* function = module->find_function(symbol);
   if (function == nullptr || !function->entry || !function->has_body) {

@@ -5,12 +5,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "idempotency/access_summary.h"
 #include "image/image.h"
 #include "image/ptx_ir.h"
+#include "image/sass/lift.h"
 #include "image/variables.h"
 
 namespace gpurecover::agent {
@@ -52,20 +54,28 @@ class ImageStore {
   std::shared_ptr<const image::ModuleVariables> variables(const void* owner);
 
  private:
+  // Machine code, and the bytes that it refers to.
+  struct DecodedCode {
+    std::vector<std::byte> bytes;
+    std::optional<image::sass::MachineCode> code;
+  };
   struct Stored {
     const void* in_file = nullptr;
     std::uint64_t size = 0;  // of what is there; 0: not understood
     LoadedFile file;         // which that is
     bool wrapper = false;    // of several containers, each with its address
     std::vector<std::byte> copy;
+    std::string path;     // of the file that it was read from
     std::string problem;  // why it could not be kept
     bool opened = false;
     image::ComputeCapability device;  // for which it was
-    std::string reason;               // why no PTX speaks for it
+    std::string reason;               // why neither PTX nor machine code speaks for it
     std::shared_ptr<const image::ptx::Module> module;
+    std::shared_ptr<const DecodedCode> code;  // where there is no such PTX
     std::shared_ptr<const image::ModuleVariables> variables;
   };
   void open(Stored& stored, image::ComputeCapability device);
+  static void open_code(Stored& stored, std::vector<std::byte> cubin, const std::string& reason);
 
   std::mutex mutex_;
   std::map<const void*, std::shared_ptr<Stored>> images_;
