@@ -26,7 +26,7 @@ struct AccessSets {
 // Not thread-safe; no CUDA call; allocates nothing once warm.
 class Region {
  public:
-  static constexpr std::uint32_t kMaxLaunches = 256;  // what a replay has to do again at most
+  static constexpr std::uint32_t kMaxLaunches = 512;  // what a replay has to do again at most
   static constexpr std::size_t kMaxRanges = 64;
   // A copy of more than this takes longer than a marker (MEASUREMENTS section 5).
   static constexpr std::uint64_t kMaxKept = 256 << 10;

@@ -251,4 +251,24 @@ bool gather_arguments(const Kernel& kernel, void* const* kernel_params, void* co
   return true;
 }
 
+void judge_kernel(const Kernel& kernel, std::span<const std::byte> arguments,
+                  const idempotency::LaunchDimensions& dimensions,
+                  const idempotency::MemoryMap& memory, idempotency::Verdict& verdict) {
+  verdict.clear();
+  if (kernel.declared != nullptr) {
+    idempotency::decide_with_declaration(kernel.summary.get(), *kernel.declared, arguments,
+                                         dimensions, memory, kernel.symbols, verdict);
+  } else if (kernel.summary != nullptr) {
+    idempotency::decide(*kernel.summary, arguments, dimensions, memory, kernel.symbols, verdict);
+    if (kernel.summary->machine_code && verdict.kind == idempotency::VerdictKind::kIdempotent) {
+      verdict.trust = idempotency::Trust::kObserved;
+    }
+  } else {
+    verdict.reason = kernel.unknown_reason;
+  }
+  if (kernel.summary != nullptr && kernel.summary->machine_code) {
+    verdict.all_in_bounds = false;
+  }
+}
+
 }  // namespace gpurecover::agent

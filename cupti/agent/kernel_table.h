@@ -57,6 +57,16 @@ struct Kernel {
   std::atomic<std::uint32_t> told{0};
 };
 
+// The verdict of a launch of the kernel with these packed arguments; no CUDA call but what the
+// kernel's symbols need.
+//
+// What is found in machine code has been compared with PTX only, not with what a device does: until
+// it is, such an `idempotent` has the trust `observed`, which does not count by default, and proves
+// nothing in bounds.
+void judge_kernel(const Kernel& kernel, std::span<const std::byte> arguments,
+                  const idempotency::LaunchDimensions& dimensions,
+                  const idempotency::MemoryMap& memory, idempotency::Verdict& verdict);
+
 // Kernels by handle. Thread-safe.
 class KernelTable {
  public:

@@ -160,13 +160,7 @@ bool Agent::decide(ThreadState& state, const Kernel& kernel, const LaunchCall& l
     verdict.reason = "its arguments could not be read";
     return false;
   }
-  if (kernel.declared != nullptr) {
-    idempotency::decide_with_declaration(kernel.summary.get(), *kernel.declared, state.arguments,
-                                         dimensions_of(launch), memory_, kernel.symbols, verdict);
-  } else {
-    idempotency::decide(*kernel.summary, state.arguments, dimensions_of(launch), memory_,
-                        kernel.symbols, verdict);
-  }
+  judge_kernel(kernel, state.arguments, dimensions_of(launch), memory_, verdict);
   return true;
 }
 

@@ -732,23 +732,12 @@ namespace {
 
 void judge_launch(const LoggedLaunch& launch, const idempotency::MemoryMap& memory,
                   idempotency::Verdict& verdict) {
-  const auto& kernel = *static_cast<const Kernel*>(launch.kernel);
-  verdict.clear();
   idempotency::LaunchDimensions dimensions;
   std::copy_n(launch.launch.grid, 3, dimensions.grid);
   std::copy_n(launch.launch.block, 3, dimensions.block);
   dimensions.shared_bytes = launch.launch.shared_bytes;
-  if (kernel.declared != nullptr) {
-    idempotency::decide_with_declaration(kernel.summary.get(), *kernel.declared,
-                                         launch.launch.arguments, dimensions, memory,
-                                         kernel.symbols, verdict);
-  } else if (kernel.summary != nullptr) {
-    idempotency::decide(*kernel.summary, launch.launch.arguments, dimensions, memory,
-                        kernel.symbols, verdict);
-  } else {
-    verdict.kind = idempotency::VerdictKind::kUnknown;
-    verdict.reason = kernel.unknown_reason;
-  }
+  judge_kernel(*static_cast<const Kernel*>(launch.kernel), launch.launch.arguments, dimensions,
+               memory, verdict);
 }
 
 }  // namespace
