@@ -210,7 +210,7 @@ TEST(LaunchLogTest, CopiesTakeThePlaceOfMarkersWhereMemoryIsRewritten) {
                    back = sets_of(2, {512, 1024}, {0, 512});
   std::size_t markers = 0, copies = 0;
   std::uint32_t last = 0;
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 10 * static_cast<int>(Region::kMaxLaunches); ++i) {
     if (stream.wants_store()) {
       stream.give_store(0x10000, 4096);
     }
