@@ -39,23 +39,36 @@ using idempotency::VerdictKind;
 using softgpu::ByteRange;
 using softgpu::LaunchResult;
 
-// The present state, rounded up to a whole percent: of the launches whose right answer is
-// `idempotent`, how many may be refused. Only ever lowered.
+// The present state, in percent, rounded up. Only ever lowered.
 struct Limit {
   const char* form;  // prefix of a form's name
-  double refused;    // percent
+  // Of the launches whose right answer is `idempotent`: those refused; the same with all buffers in
+  // one allocation; and of all launches: those that machine code and its PTX see differently.
+  double refused, pooled, differing;
 };
 constexpr Limit kLimits[] = {
-    {"clang", 100},
-    {"nvcc", 100},
-    {"sm_", 100},
+    {"clang", 7, 14, 0},
+    {"nvcc", 7, 15, 0},
+    {"sm_", 14, 38, 7},
 };
-constexpr double kGoal = 5;  // percent
+constexpr double kGoal = 5;  // percent refused
 
-// Where the verdict on machine code may differ from that on the PTX of the same compile.
-const std::map<std::string, std::string>& explained() {
-  static const auto* const map = new std::map<std::string, std::string>{};
+// Where machine code says `idempotent` and the PTX of its compile does not, rightly.
+const std::map<std::string, std::string>& sees_more() {
+  static const auto* const map = new std::map<std::string, std::string>{
+      {"by_called_writer", "in machine code, functions are followed at each call"},
+      {"copy_predicated",
+       "the predicate that PTX makes a number and compares again is one register"},
+  };
   return *map;
+}
+
+// Machine code that does not make all the reads of its PTX, which is what is executed.
+const std::set<std::string>& reads_less_than_ptx() {
+  static const auto* const set = new std::set<std::string>{
+      "replicate_in_group",  // loads only where there is something to store
+  };
+  return *set;
 }
 
 const std::vector<Kernel>& kernels() {
@@ -83,6 +96,7 @@ struct Code {
   const image::ptx::Module* module = nullptr;
   KernelSummary summary;
   std::vector<Slot> parameters;
+  bool machine_code = false;
   std::string refusal;  // of machine code that is not understood; then no summary
 };
 struct Form {
@@ -150,20 +164,23 @@ void add_machine_code(Form& form, const std::string& file, std::span<const std::
   for (const Kernel& k : kernels()) {
     if (k.file != file || !belongs(k, "nvcc", form.sm))
       continue;
+    // Where arguments lie is said by the cubin, as the driver says it to an agent.
+    std::vector<Slot> parameters;
+    if (const auto* entry = list ? list->find(k.name) : nullptr)
+      for (const auto& p : entry->parameters)
+        parameters.push_back({p.offset, p.size});
     auto module = code->lift(k.name);
     if (module) {
       form.modules.push_back(std::make_shared<const image::ptx::Module>(std::move(*module)));
       add(form, k, form.modules.back());
-      continue;
+    } else {
+      form.by_name[k.name] = form.codes.size();
+      form.codes.emplace_back();
+      form.codes.back().kernel = &k;
+      form.codes.back().refusal = module.error();
     }
-    Code refused;
-    refused.kernel = &k;
-    refused.refusal = module.error();
-    if (const auto* entry = list ? list->find(k.name) : nullptr)
-      for (const auto& p : entry->parameters)
-        refused.parameters.push_back({p.offset, p.size});
-    form.by_name[k.name] = form.codes.size();
-    form.codes.push_back(std::move(refused));
+    form.codes.back().parameters = parameters;
+    form.codes.back().machine_code = true;
   }
 }
 #endif
@@ -344,6 +361,7 @@ struct Row {
   unsigned false_idempotent = 0, refused = 0;
   unsigned exact = 0, bounded = 0, unknown = 0;
   unsigned pooled_right = 0, pooled_refused = 0;
+  unsigned differing = 0;  // of machine code, from its PTX
 };
 double percent(unsigned part, unsigned whole) {
   return whole == 0 ? 0 : 100.0 * part / whole;
@@ -393,7 +411,6 @@ TEST(Corpus, VerdictsAgainstAnswersByHand) {
   std::vector<std::pair<std::string, Row>> rows;
   std::string refused_list, differing;
   std::map<std::string, std::map<std::string, VerdictKind>> verdicts;  // form, launch
-  unsigned unexplained = 0;
   Verdict verdict;
   for (const auto& form : forms()) {
     Row row;
@@ -429,13 +446,16 @@ TEST(Corpus, VerdictsAgainstAnswersByHand) {
         if (form->machine_code) {
           const auto& ptx = verdicts[form->same_compile];
           const auto at = ptx.find(where);
-          if (at != ptx.end() && at->second != verdict.kind) {
-            const auto reason = explained().find(code.kernel->name);
-            unexplained += reason == explained().end();
+          if (at != ptx.end() && says_so != (at->second == VerdictKind::kIdempotent)) {
+            const auto reason = sees_more().find(code.kernel->name);
+            const bool explained = says_so && reason != sees_more().end();
+            row.differing += !explained;
             differing += "  " + form->name + " " + where + " " + launch.text + ": " +
-                         std::string(name_of(verdict.kind)) + " (" + verdict.reason +
-                         "), PTX: " + std::string(name_of(at->second)) +
-                         (reason == explained().end() ? "" : ", since " + reason->second) + "\n";
+                         std::string(name_of(verdict.kind)) +
+                         (says_so ? "" : " (" + verdict.reason + ")") +
+                         ", PTX: " + std::string(name_of(at->second)) +
+                         (explained ? ": " + reason->second : "") + "\n";
+            EXPECT_TRUE(!says_so || explained) << where << ": more is said of machine code";
           }
         }
         // The same with all buffers in one allocation.
@@ -459,15 +479,19 @@ TEST(Corpus, VerdictsAgainstAnswersByHand) {
                                     [&](const Limit& l) { return form->name.starts_with(l.form); });
     ASSERT_NE(limit, std::end(kLimits));
     EXPECT_LE(percent(row.refused, row.right), limit->refused) << form->name;
+    EXPECT_LE(percent(row.pooled_refused, row.pooled_right), limit->pooled) << form->name;
+    EXPECT_LE(percent(row.differing, row.launches), limit->differing) << form->name;
     if (percent(row.refused, row.right) > kGoal)
       std::printf("%s: more than the %.0f%% wanted are wrongly refused\n", form->name.c_str(),
                   kGoal);
   }
   std::printf("%s", refused_list.c_str());
   if (!differing.empty())
-    std::printf("\nMachine code and the PTX of its compile disagree (%u unexplained):\n%s",
-                unexplained, differing.c_str());
-  EXPECT_EQ(unexplained, 0U);
+    std::printf("\nMachine code and the PTX of its compile disagree:\n%s", differing.c_str());
+  for (const auto& [name, row] : rows)
+    if (row.differing != 0)
+      std::printf("%s: %u of %u launches (%.1f%%) refused that are idempotent by the PTX\n",
+                  name.c_str(), row.differing, row.launches, percent(row.differing, row.launches));
   const std::string table = markdown(rows);
   std::printf("\n%s", table.c_str());
   if (const char* out = std::getenv("GPURECOVER_CORPUS_TABLE"))
@@ -500,6 +524,8 @@ class Executions {
   }
 
   void compile(Form& form) {
+    if (!form.programs.empty())
+      return;
     for (const auto& [file, text] : form.texts) {
       if (std::none_of(form.codes.begin(), form.codes.end(), [&, &file = file](const Code& c) {
             return c.kernel->file == file && c.kernel->not_run.empty();
@@ -515,12 +541,13 @@ class Executions {
     }
   }
 
-  // `one` is called for each launch that can be executed.
+  // `one` is called for each launch that can be executed. Machine code is held against what the PTX
+  // of the same compile does.
   template <class F>
-  void for_each_launch(const Form& form, F&& one) {
+  void for_each_launch(const Form& form, const Form& executed, F&& one) {
     for (const Code& code : form.codes) {
-      const auto program = form.programs.find(code.kernel->file);
-      if (program == form.programs.end() || !code.kernel->not_run.empty())
+      const auto program = executed.programs.find(code.kernel->file);
+      if (program == executed.programs.end() || !code.kernel->not_run.empty())
         continue;
       for (const Launch& launch : code.kernel->launches)
         one(code, launch, *program->second);
@@ -528,19 +555,20 @@ class Executions {
   }
 
   // The launches as they are written.
-  unsigned run_form(Form& form) {
+  unsigned run_form(Form& form, Form& executed) {
     unsigned count = 0;
-    compile(form);
-    for_each_launch(
-        form, [&](const Code& code, const Launch& launch, const softgpu::Program& program) {
-          for (std::uint32_t seed = 1; seed <= kSeeds; ++seed)
-            for (const bool pooled : {false, true}) {
-              where_ = place(*code.kernel, launch) + " " + launch.text + ", " + form.name +
-                       (pooled ? ", one allocation" : "") + ", seed " + std::to_string(seed);
-              run(code, launch, program, pooled, seed);
-              ++count;
-            }
-        });
+    compile(executed);
+    for_each_launch(form, executed,
+                    [&](const Code& code, const Launch& launch, const softgpu::Program& program) {
+                      for (std::uint32_t seed = 1; seed <= kSeeds; ++seed)
+                        for (const bool pooled : {false, true}) {
+                          where_ = place(*code.kernel, launch) + " " + launch.text + ", " +
+                                   form.name + (pooled ? ", one allocation" : "") + ", seed " +
+                                   std::to_string(seed);
+                          run(code, launch, program, pooled, seed, !form.machine_code);
+                          ++count;
+                        }
+                    });
     return count;
   }
 
@@ -550,41 +578,47 @@ class Executions {
     // Faults of launches all of whose accesses are proved to be in bounds, that the proof does not
     // speak of.
     unsigned outside_shared = 0, misaligned = 0;
+    std::string first_outside_shared, first_misaligned;
   };
-  Mutated run_mutated(Form& form) {
+  Mutated run_mutated(Form& form, Form& executed) {
     Mutated count;
-    std::mt19937 random(20240607);
-    compile(form);
-    for_each_launch(
-        form, [&](const Code& code, const Launch& original, const softgpu::Program& program) {
-          for (unsigned k = 0; k < kMutations && !code.kernel->waits; ++k) {
-            Launch launch = original;
-            mutate(launch, code.parameters.size(), random);
-            Scene scene(code, launch, &program, k % 2 == 1, k);
-            if (!scene.mistake.empty())
-              continue;
-            where_ = "a launch like " + place(*code.kernel, launch) + " " + launch.text + ", " +
-                     form.name + (k % 2 == 1 ? ", one allocation" : "") + described(launch);
-            decide(code, launch, scene, verdict_);
-            const LaunchResult r = execute(code, launch, program, scene, 500'000);
-            ++count.launches;
-            count.proved += verdict_.all_in_bounds;
-            count.idempotent += verdict_.kind == VerdictKind::kIdempotent;
-            if (verdict_.all_in_bounds && r.code != 0)
-              hold_fault_against_proof(code, r, count);
-            // What goes astray is outside the assumption that bounded ranges rest on.
-            if (r.code == 0 || r.code == softgpu::kLaunchTimeout)
-              hold_against_static(code, r);
-            else
-              ++count.faulted;
-          }
-        });
+    // GPURECOVER_CORPUS_LAUNCHES: how many for each launch of the table.
+    const char* wanted = std::getenv("GPURECOVER_CORPUS_LAUNCHES");
+    const unsigned mutations = wanted == nullptr ? 6 : static_cast<unsigned>(std::atoi(wanted));
+    constexpr unsigned kSeed = 20240607;
+    std::printf("seed %u, %u of each launch\n", kSeed, mutations);
+    std::mt19937 random(kSeed);
+    compile(executed);
+    for_each_launch(form, executed,
+                    [&](const Code& code, const Launch& original, const softgpu::Program& program) {
+                      for (unsigned k = 0; k < mutations && !code.kernel->waits; ++k) {
+                        Launch launch = original;
+                        mutate(launch, code.parameters.size(), random);
+                        Scene scene(code, launch, &program, k % 2 == 1, k);
+                        if (!scene.mistake.empty())
+                          continue;
+                        where_ = "a launch like " + place(*code.kernel, launch) + " " +
+                                 launch.text + ", " + form.name +
+                                 (k % 2 == 1 ? ", one allocation" : "") + described(launch);
+                        decide(code, launch, scene, verdict_);
+                        const LaunchResult r = execute(code, launch, program, scene, 500'000);
+                        ++count.launches;
+                        count.proved += verdict_.all_in_bounds;
+                        count.idempotent += verdict_.kind == VerdictKind::kIdempotent;
+                        if (verdict_.all_in_bounds && r.code != 0)
+                          hold_fault_against_proof(code, r, count);
+                        // What goes astray is outside the assumption that bounded ranges rest on.
+                        if (r.code == 0 || r.code == softgpu::kLaunchTimeout)
+                          hold_against_static(code, r);
+                        else
+                          ++count.faulted;
+                      }
+                    });
     return count;
   }
 
  private:
   static constexpr std::uint32_t kSeeds = 2;
-  static constexpr unsigned kMutations = 6;
 
   static void mutate(Launch& launch, std::size_t parameters, std::mt19937& random) {
     auto below = [&](std::uint64_t n) { return random() % std::max<std::uint64_t>(n, 1); };
@@ -645,13 +679,22 @@ class Executions {
     return executor_->Run(request);
   }
 
+  void note_outside_shared(const LaunchResult& r, Mutated& count) {
+    if (count.outside_shared++ == 0)
+      count.first_outside_shared = where_ + ": " + r.message;
+  }
+
   // All accesses to memory that outlives the launch are proved to be inside it.
   void hold_fault_against_proof(const Code& code, const LaunchResult& r, Mutated& count) {
     if (r.code == softgpu::kMisalignedAddress) {
-      ++count.misaligned;
+      if (count.misaligned++ == 0)
+        count.first_misaligned = where_ + ": " + r.message;
     } else if (r.code == softgpu::kIllegalAddress) {
+      if (code.machine_code && !r.access_was_write &&
+          reads_less_than_ptx().contains(code.kernel->name))
+        return;
       if (r.message.find("outside the block's shared memory") != std::string::npos)
-        ++count.outside_shared;
+        note_outside_shared(r, count);
       else
         ADD_FAILURE() << "proved in bounds, but it went astray, " << where_ << "\n"
                       << r.message << "\n"
@@ -660,7 +703,7 @@ class Executions {
   }
 
   void run(const Code& code, const Launch& launch, const softgpu::Program& program, bool pooled,
-           std::uint32_t seed) {
+           std::uint32_t seed, bool answers_too) {
     Scene scene(code, launch, &program, pooled, seed);
     decide(code, launch, scene, verdict_);
     const auto before = scene.content();
@@ -668,23 +711,26 @@ class Executions {
     ASSERT_EQ(r.code, 0) << where_ << ": " << r.message << " " << r.location;
     const auto after = scene.content();
     hold_against_static(code, r);
-    if (!pooled)
+    if (answers_too && !pooled)
       hold_against_answer(code, launch, program, scene, before, after, r);
   }
 
   void hold_against_static(const Code& code, const LaunchResult& r) {
-    if (verdict_.kind == VerdictKind::kUnknown)
+    // One report for each kernel is enough.
+    if (verdict_.kind == VerdictKind::kUnknown || reported_.contains(&code))
       return;
     const Verdict& v = verdict_;
     auto describe = [&](const ByteRange& b) {
+      reported_.insert(&code);
       char text[80];
       std::snprintf(text, sizeof text, ": [%#llx, %#llx)\n",
                     static_cast<unsigned long long>(b.begin),
                     static_cast<unsigned long long>(b.end));
       return where_ + text + to_text(code.summary);
     };
+    const bool reads_less = code.machine_code && reads_less_than_ptx().contains(code.kernel->name);
     for (const ByteRange& b : r.reads)
-      if (!inside(b, {&v.reads, &v.covered})) {
+      if (!reads_less && !inside(b, {&v.reads, &v.covered})) {
         ADD_FAILURE() << "reads outside the static set, " << describe(b);
         return;
       }
@@ -740,16 +786,22 @@ class Executions {
   }
 
   std::unique_ptr<softgpu::Executor> executor_;
+  std::set<const Code*> reported_;
   Verdict verdict_;
   std::string where_;
 };
 
+Form& executed(Form& form) {
+  for (const auto& f : forms())
+    if (f->name == form.same_compile)
+      return *f;
+  return form;
+}
+
 TEST(Corpus, ExecutionsStayInsideTheStaticSets) {
   Executions executions;
   for (const auto& form : forms()) {
-    if (form->machine_code)
-      continue;
-    const unsigned count = executions.run_form(*form);
+    const unsigned count = executions.run_form(*form, executed(*form));
     std::printf("%s: %u executions\n", form->name.c_str(), count);
     EXPECT_GT(count, 0U);
   }
@@ -758,14 +810,16 @@ TEST(Corpus, ExecutionsStayInsideTheStaticSets) {
 TEST(Corpus, LaunchesLikeThemStayInsideTheStaticSets) {
   Executions executions;
   for (const auto& form : forms()) {
-    if (form->machine_code)
-      continue;
-    const auto count = executions.run_mutated(*form);
-    std::printf(
-        "%s: %u launches, %u proved, %u idempotent, %u faulted (of those proved in bounds: %u "
-        "outside shared memory, %u misaligned)\n",
-        form->name.c_str(), count.launches, count.proved, count.idempotent, count.faulted,
-        count.outside_shared, count.misaligned);
+    const auto count = executions.run_mutated(*form, executed(*form));
+    std::printf("%s: %u launches, %u proved in bounds, %u idempotent, %u faulted\n",
+                form->name.c_str(), count.launches, count.proved, count.idempotent, count.faulted);
+    // The proof speaks of memory that outlives the launch, and not of alignment.
+    if (count.outside_shared != 0)
+      std::printf("  of those proved in bounds, %u leave shared memory, for example\n    %s\n",
+                  count.outside_shared, count.first_outside_shared.c_str());
+    if (count.misaligned != 0)
+      std::printf("  of those proved in bounds, %u are misaligned, for example\n    %s\n",
+                  count.misaligned, count.first_misaligned.c_str());
     EXPECT_GT(count.launches, 0U);
   }
 }
