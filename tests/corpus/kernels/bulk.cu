@@ -26,8 +26,8 @@ KERNEL copy_bulk(float* out, const float* in) {
   }
   __syncthreads();
   asm volatile(
-      "{.reg .pred p;\nagain:\n mbarrier.try_wait.parity.shared.b64 p, [%0], 0;\n @!p bra again;}" ::
-          "r"(barrier_at)
+      "{.reg .pred p;\nagain:\n mbarrier.try_wait.parity.shared.b64 p, [%0], 0;\n @!p bra "
+      "again;}" ::"r"(barrier_at)
       : "memory");
   for (int k = threadIdx.x; k < 256; k += 32)
     tile[k] += 1.0f;
@@ -54,10 +54,10 @@ KERNEL reduce_bulk(float* sum, const float* x) {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   __syncthreads();
   if (threadIdx.x == 0) {
-    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], 1024;" ::
-                     "l"(sum),
-                 "r"(static_cast<unsigned>(__cvta_generic_to_shared(tile)))
-                 : "memory");
+    asm volatile(
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], 1024;" ::"l"(sum),
+        "r"(static_cast<unsigned>(__cvta_generic_to_shared(tile)))
+        : "memory");
     asm volatile("cp.async.bulk.commit_group;");
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
   }
@@ -69,8 +69,8 @@ struct alignas(64) TensorMap {
 //! @only nvcc
 //! @from 90
 //! @not-run a tensor map is made by the driver
-//! <<<1, 32>>> {0l 0l 0l 0l 0l 0l 0l 0l 0l 0l 0l 0l 0l 0l 0l 0l} out[1024] -> unknown-ok: the memory
-//! behind a tensor map is not in the arguments
+//! <<<1, 32>>> {0l 0l 0l 0l 0l 0l 0l 0l 0l 0l 0l 0l 0l 0l 0l 0l} out[1024] -> unknown-ok: the
+//! memory behind a tensor map is not in the arguments
 KERNEL load_by_tensor_map(const __grid_constant__ TensorMap map, float* out) {
   __shared__ __align__(128) float tile[256];
   __shared__ __align__(8) unsigned long long barrier;
@@ -88,8 +88,8 @@ KERNEL load_by_tensor_map(const __grid_constant__ TensorMap map, float* out) {
   }
   __syncthreads();
   asm volatile(
-      "{.reg .pred p;\nagain:\n mbarrier.try_wait.parity.shared.b64 p, [%0], 0;\n @!p bra again;}" ::
-          "r"(barrier_at)
+      "{.reg .pred p;\nagain:\n mbarrier.try_wait.parity.shared.b64 p, [%0], 0;\n @!p bra "
+      "again;}" ::"r"(barrier_at)
       : "memory");
   for (int k = threadIdx.x; k < 256; k += 32)
     out[k] = tile[k];

@@ -152,8 +152,8 @@ static __device__ int depth_of(const int* parent, int at, int limit) {
     return 0;
   return 1 + depth_of(parent, parent[at], limit - 1);
 }
-//! <<<2, 32>>> out[200] parent[200]=index:50 50 -> idempotent: recursion; a refusal would be honest, but
-//! the right answer is this
+//! <<<2, 32>>> out[200] parent[200]=index:50 50 -> idempotent: recursion; a refusal would be
+//! honest, but the right answer is this
 KERNEL by_recursion(int* out, const int* parent, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n)
@@ -161,12 +161,18 @@ KERNEL by_recursion(int* out, const int* parent, int n) {
 }
 
 using Operation = float (*)(float);
-static __device__ float twice(float v) { return 2 * v; }
-static __device__ float square(float v) { return v * v; }
-static __device__ float negate(float v) { return -v; }
+static __device__ float twice(float v) {
+  return 2 * v;
+}
+static __device__ float square(float v) {
+  return v * v;
+}
+static __device__ float negate(float v) {
+  return -v;
+}
 __device__ Operation operations[3] = {twice, square, negate};
-//! <<<2, 64>>> out[400] in[400] 100 1 -> unknown-ok: calls through a table of functions; what runs there
-//! is not in the code
+//! <<<2, 64>>> out[400] in[400] 100 1 -> unknown-ok: calls through a table of functions; what runs
+//! there is not in the code
 KERNEL by_function_pointer(float* out, const float* in, int n, int which) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n)
@@ -224,8 +230,8 @@ template __global__ void reduce_template<double, 128>(double*, const double*, un
 struct Weights {
   float w[16];
 };
-//! <<<2, 64>>> out[400] in[400] 100 {1f 2f 3f 4f 5f 6f 7f 8f 9f 10f 11f 12f 13f 14f 15f 16f} -> idempotent:
-//! an array inside a structure, indexed at run time
+//! <<<2, 64>>> out[400] in[400] 100 {1f 2f 3f 4f 5f 6f 7f 8f 9f 10f 11f 12f 13f 14f 15f 16f} ->
+//! idempotent: an array inside a structure, indexed at run time
 KERNEL weigh_by_struct(float* out, const float* in, int n, Weights w) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n)
@@ -381,7 +387,8 @@ done:
   return;
 }
 
-//! <<<2, 64>>> out[400] in[400] 3 7 100 -> idempotent: coefficients of a polynomial in a local array
+//! <<<2, 64>>> out[400] in[400] 3 7 100 -> idempotent: coefficients of a polynomial in a local
+//! array
 KERNEL polynomial(float* out, const float* in, int a, int b, int n) {
   const float c[5] = {1.0f, 0.5f * a, -0.25f * b, 0.125f, 2.0f};
   const int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -2,7 +2,8 @@
 // What the corpus' kernels need, for the two compilers that read them:
 //
 //   nvcc                               CUDA as it is
-//   clang -x cuda --cuda-device-only   without NVIDIA's headers: the same names over clang's builtins
+//   clang -x cuda --cuda-device-only   without NVIDIA's headers: the same names over clang's
+//   builtins
 //
 // Kernels are named as in C, so that both compilers and the launches beside them call them alike.
 #pragma once
@@ -62,35 +63,49 @@ struct __attribute__((aligned(16))) double2 {
   double x, y;
 };
 #define CORPUS_MAKE(name, type, ...) static inline __device__ name make_##name(__VA_ARGS__)
-CORPUS_MAKE(float2, float, float x, float y) { return {x, y}; }
-CORPUS_MAKE(float4, float, float x, float y, float z, float w) { return {x, y, z, w}; }
-CORPUS_MAKE(int2, int, int x, int y) { return {x, y}; }
-CORPUS_MAKE(int4, int, int x, int y, int z, int w) { return {x, y, z, w}; }
+CORPUS_MAKE(float2, float, float x, float y) {
+  return {x, y};
+}
+CORPUS_MAKE(float4, float, float x, float y, float z, float w) {
+  return {x, y, z, w};
+}
+CORPUS_MAKE(int2, int, int x, int y) {
+  return {x, y};
+}
+CORPUS_MAKE(int4, int, int x, int y, int z, int w) {
+  return {x, y, z, w};
+}
 CORPUS_MAKE(uint4, unsigned, unsigned x, unsigned y, unsigned z, unsigned w) {
   return {x, y, z, w};
 }
 CORPUS_MAKE(uchar4, char, unsigned char x, unsigned char y, unsigned char z, unsigned char w) {
   return {x, y, z, w};
 }
-CORPUS_MAKE(double2, double, double x, double y) { return {x, y}; }
+CORPUS_MAKE(double2, double, double x, double y) {
+  return {x, y};
+}
 #undef CORPUS_MAKE
 
 static inline __device__ void __syncwarp(unsigned mask = 0xFFFFFFFFu) {
   __nvvm_bar_warp_sync(mask);
 }
-static inline __device__ void __threadfence() { __nvvm_membar_gl(); }
-static inline __device__ void __threadfence_block() { __nvvm_membar_cta(); }
+static inline __device__ void __threadfence() {
+  __nvvm_membar_gl();
+}
+static inline __device__ void __threadfence_block() {
+  __nvvm_membar_cta();
+}
 
-#define CORPUS_SHUFFLE(kind, builtin, clamp)                                               \
-  static inline __device__ int __shfl##kind##_sync(unsigned mask, int v, int a) {          \
-    return __nvvm_shfl_sync_##builtin##_i32(mask, v, a, clamp);                            \
-  }                                                                                        \
+#define CORPUS_SHUFFLE(kind, builtin, clamp)                                                \
+  static inline __device__ int __shfl##kind##_sync(unsigned mask, int v, int a) {           \
+    return __nvvm_shfl_sync_##builtin##_i32(mask, v, a, clamp);                             \
+  }                                                                                         \
   static inline __device__ unsigned __shfl##kind##_sync(unsigned mask, unsigned v, int a) { \
-    return static_cast<unsigned>(                                                          \
-        __nvvm_shfl_sync_##builtin##_i32(mask, static_cast<int>(v), a, clamp));            \
-  }                                                                                        \
-  static inline __device__ float __shfl##kind##_sync(unsigned mask, float v, int a) {      \
-    return __nvvm_shfl_sync_##builtin##_f32(mask, v, a, clamp);                            \
+    return static_cast<unsigned>(                                                           \
+        __nvvm_shfl_sync_##builtin##_i32(mask, static_cast<int>(v), a, clamp));             \
+  }                                                                                         \
+  static inline __device__ float __shfl##kind##_sync(unsigned mask, float v, int a) {       \
+    return __nvvm_shfl_sync_##builtin##_f32(mask, v, a, clamp);                             \
   }
 CORPUS_SHUFFLE(, idx, 31)
 CORPUS_SHUFFLE(_down, down, 31)
@@ -106,14 +121,19 @@ static inline __device__ int __any_sync(unsigned mask, int predicate) {
 static inline __device__ int __all_sync(unsigned mask, int predicate) {
   return __nvvm_vote_all_sync(mask, predicate != 0);
 }
-static inline __device__ int __popc(unsigned v) { return __builtin_popcount(v); }
-static inline __device__ int __ffs(int v) { return __builtin_ffs(v); }
-static inline __device__ int __clz(int v) { return v == 0 ? 32 : __builtin_clz(v); }
+static inline __device__ int __popc(unsigned v) {
+  return __builtin_popcount(v);
+}
+static inline __device__ int __ffs(int v) {
+  return __builtin_ffs(v);
+}
+static inline __device__ int __clz(int v) {
+  return v == 0 ? 32 : __builtin_clz(v);
+}
 
-#define CORPUS_ATOMIC(name, builtin, type, cast)                                    \
-  static inline __device__ type name(type* address, type value) {                   \
-    return static_cast<type>(                                                       \
-        builtin(reinterpret_cast<cast*>(address), static_cast<cast>(value)));       \
+#define CORPUS_ATOMIC(name, builtin, type, cast)                                                   \
+  static inline __device__ type name(type* address, type value) {                                  \
+    return static_cast<type>(builtin(reinterpret_cast<cast*>(address), static_cast<cast>(value))); \
   }
 CORPUS_ATOMIC(atomicAdd, __nvvm_atom_add_gen_i, int, int)
 CORPUS_ATOMIC(atomicAdd, __nvvm_atom_add_gen_i, unsigned, int)
@@ -142,16 +162,36 @@ static inline __device__ float fast_exp(float x) {
 static inline __device__ float fast_log(float x) {
   return __nvvm_lg2_approx_f(x) * 0.69314718f;
 }
-static inline __device__ float rsqrtf(float x) { return __nvvm_rsqrt_approx_f(x); }
-static inline __device__ float sqrtf(float x) { return __nvvm_sqrt_rn_f(x); }
-static inline __device__ float fmaxf(float a, float b) { return __builtin_fmaxf(a, b); }
-static inline __device__ float fminf(float a, float b) { return __builtin_fminf(a, b); }
-static inline __device__ float fabsf(float a) { return __builtin_fabsf(a); }
-static inline __device__ int min(int a, int b) { return a < b ? a : b; }
-static inline __device__ int max(int a, int b) { return a > b ? a : b; }
-static inline __device__ unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
-static inline __device__ int __float_as_int(float v) { return __builtin_bit_cast(int, v); }
-static inline __device__ float __int_as_float(int v) { return __builtin_bit_cast(float, v); }
+static inline __device__ float rsqrtf(float x) {
+  return __nvvm_rsqrt_approx_f(x);
+}
+static inline __device__ float sqrtf(float x) {
+  return __nvvm_sqrt_rn_f(x);
+}
+static inline __device__ float fmaxf(float a, float b) {
+  return __builtin_fmaxf(a, b);
+}
+static inline __device__ float fminf(float a, float b) {
+  return __builtin_fminf(a, b);
+}
+static inline __device__ float fabsf(float a) {
+  return __builtin_fabsf(a);
+}
+static inline __device__ int min(int a, int b) {
+  return a < b ? a : b;
+}
+static inline __device__ int max(int a, int b) {
+  return a > b ? a : b;
+}
+static inline __device__ unsigned min(unsigned a, unsigned b) {
+  return a < b ? a : b;
+}
+static inline __device__ int __float_as_int(float v) {
+  return __builtin_bit_cast(int, v);
+}
+static inline __device__ float __int_as_float(int v) {
+  return __builtin_bit_cast(float, v);
+}
 static inline __device__ unsigned __float_as_uint(float v) {
   return __builtin_bit_cast(unsigned, v);
 }
@@ -169,8 +209,12 @@ extern "C" __device__ __attribute__((noreturn)) void __assertfail(const char*, c
 #include <cassert>
 #include <cstdio>
 
-static __forceinline__ __device__ float fast_exp(float x) { return __expf(x); }
-static __forceinline__ __device__ float fast_log(float x) { return __logf(x); }
+static __forceinline__ __device__ float fast_exp(float x) {
+  return __expf(x);
+}
+static __forceinline__ __device__ float fast_log(float x) {
+  return __logf(x);
+}
 
 #endif
 

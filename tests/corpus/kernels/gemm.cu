@@ -102,7 +102,8 @@ KERNEL gemm_split_k_atomic(float* c, const float* a, const float* b, int m, int 
 }
 
 //! <<<(2, 1, 4), (16, 16)>>> w[7680] a[3840] b[7200] 16 30 60 -> idempotent: a workspace by slices
-//! <<<(2, 1, 4), (16, 16)>>> p[18720]+11040 p+0 p+3840 16 30 60 -> idempotent: all in one allocation
+//! <<<(2, 1, 4), (16, 16)>>> p[18720]+11040 p+0 p+3840 16 30 60 -> idempotent: all in one
+//! allocation
 KERNEL gemm_split_k_workspace(float* workspace, const float* a, const float* b, int m, int n,
                               int k) {
   const int column = blockIdx.x * blockDim.x + threadIdx.x;
@@ -146,8 +147,8 @@ KERNEL gemm_batched(float* c, const float* a, const float* b, int n, long long s
   c[y * n + x] = sum;
 }
 
-//! <<<3, (8, 8)>>> pc[24]=pointers:c:c2:c3 pa[24]=pointers:a:a2:a3 pb[24]=pointers:b 8 b[256] c[256]
-//! c2[256] c3[256] a[256] a2[256] a3[256] -> unknown-ok: matrices by pointers from memory
+//! <<<3, (8, 8)>>> pc[24]=pointers:c:c2:c3 pa[24]=pointers:a:a2:a3 pb[24]=pointers:b 8 b[256]
+//! c[256] c2[256] c3[256] a[256] a2[256] a3[256] -> unknown-ok: matrices by pointers from memory
 KERNEL gemm_pointer_batch(float* const* c, const float* const* a, const float* const* b, int n) {
   const int x = threadIdx.x, y = threadIdx.y;
   const float* pa = a[blockIdx.x];
@@ -241,10 +242,10 @@ KERNEL outer_product(float* c, const float* x, const float* y, int m, int n) {
     c[row * n + column] = x[row] * y[column];
 }
 
-//! <<<(3, 2), (16, 16)>>> c[4800] a[3000] b[4000] bias[160] r[4800] 30 40 25 -> idempotent: bias and
-//! a residual from elsewhere
-//! <<<(3, 2), (16, 16)>>> r[4800] a[3000] b[4000] bias[160] r+0 30 40 25 -> clobbers: the residual is
-//! the output
+//! <<<(3, 2), (16, 16)>>> c[4800] a[3000] b[4000] bias[160] r[4800] 30 40 25 -> idempotent: bias
+//! and a residual from elsewhere
+//! <<<(3, 2), (16, 16)>>> r[4800] a[3000] b[4000] bias[160] r+0 30 40 25 -> clobbers: the residual
+//! is the output
 KERNEL gemm_bias_residual(float* c, const float* a, const float* b, const float* bias,
                           const float* residual, int m, int n, int k) {
   const int column = blockIdx.x * blockDim.x + threadIdx.x;
@@ -275,6 +276,6 @@ KERNEL eliminate_column(float* m, int n, int pivot) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   const int row = pivot + 1 + i / n, column = i % n;
   if (row < n && column > pivot)
-    m[row * n + column] -= m[row * n + pivot] / (m[pivot * n + pivot] + 2.0f) *
-                           m[pivot * n + column];
+    m[row * n + column] -=
+        m[row * n + pivot] / (m[pivot * n + pivot] + 2.0f) * m[pivot * n + column];
 }

@@ -66,7 +66,8 @@ KERNEL exchange_partners(int* out, const int* in, int n) {
     out[i] = in[i ^ 1];
 }
 
-//! <<<2, 64>>> x[1024] 128 -> idempotent: 128 entries of a ring by a mask to the other ring behind it
+//! <<<2, 64>>> x[1024] 128 -> idempotent: 128 entries of a ring by a mask to the other ring behind
+//! it
 //! <<<2, 64>>> x[1024] 64 -> clobbers: the second ring begins in the middle of the first
 KERNEL ring_to_ring(float* x, int second) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -95,8 +96,8 @@ KERNEL signed_quotients(float* out, const float* in, int n) {
     out[i] = in[(i - 3) / 2 + 1] + in[(i - 3) % 2 + 1];
 }
 
-//! <<<(2, 2), (16, 16)>>> out[3600] in[3600] 30 30 2 -3 -> idempotent: a shifted image, by one unsigned
-//! comparison for each axis
+//! <<<(2, 2), (16, 16)>>> out[3600] in[3600] 30 30 2 -3 -> idempotent: a shifted image, by one
+//! unsigned comparison for each axis
 KERNEL shift_image(float* out, const float* in, int width, int height, int dx, int dy) {
   const int x = blockIdx.x * blockDim.x + threadIdx.x;
   const int y = blockIdx.y * blockDim.y + threadIdx.y;

@@ -225,8 +225,8 @@ KERNEL join_columns(float* c, const float* a, const float* b, int rows, int na, 
       c[r * width + x] = x < na ? a[r * na + x] : b[r * nb + x - na];
 }
 
-//! <<<4, 64>>> m[4096] 32 -> clobbers: upper triangle to the lower one, but both are one matrix read
-//! at places that are written by the diagonal's threads
+//! <<<4, 64>>> m[4096] 32 -> clobbers: upper triangle to the lower one, but both are one matrix
+//! read at places that are written by the diagonal's threads
 KERNEL symmetrise(float* m, int n) {
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n * n; i += gridDim.x * blockDim.x) {
     const int r = i / n, c = i % n;

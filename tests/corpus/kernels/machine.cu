@@ -26,9 +26,10 @@ KERNEL copy_predicated(float* out, const float* in, int n) {
       " @p ld.global.f32 %0, [%1];}"
       : "=f"(v)
       : "l"(in + i), "r"(i < n ? 1 : 0));
-  asm volatile("{.reg .pred p;\n setp.ne.s32 p, %2, 0;\n @p st.global.f32 [%0], %1;}" ::"l"(out + i),
-               "f"(v), "r"(i < n ? 1 : 0)
-               : "memory");
+  asm volatile(
+      "{.reg .pred p;\n setp.ne.s32 p, %2, 0;\n @p st.global.f32 [%0], %1;}" ::"l"(out + i), "f"(v),
+      "r"(i < n ? 1 : 0)
+      : "memory");
 }
 
 //! <<<2, 32>>> out[256] in[256] 64 -> idempotent: a prefetch touches nothing

@@ -61,8 +61,8 @@ KERNEL fill_pairs(int2* p, int n) {
     p[i] = make_int2(i, -i);
 }
 
-//! <<<2, 64>>> out[400] tmp[400] in[400] 100 -> idempotent: a temporary that each thread writes before
-//! it reads it
+//! <<<2, 64>>> out[400] tmp[400] in[400] 100 -> idempotent: a temporary that each thread writes
+//! before it reads it
 //! <<<2, 64>>> p[1200]+0 p+400 p+800 100 -> idempotent: all in one allocation
 //! <<<2, 64>>> out[400] in[400] in+0 100 -> clobbers: the temporary is the input
 KERNEL own_temporary(float* out, volatile float* tmp, const float* in, int n) {
@@ -82,7 +82,8 @@ KERNEL block_temporary(float* out, volatile float* tmp, const float* in) {
   out[base + t] = tmp[base + (t + 1) % blockDim.x];
 }
 
-//! <<<2, 64>>> c[400] a[4000] 100 10 -> idempotent: set to zero, then summed into by the same thread
+//! <<<2, 64>>> c[400] a[4000] 100 10 -> idempotent: set to zero, then summed into by the same
+//! thread
 //! <<<2, 64>>> p[4400]+4000 p+0 100 10 -> idempotent: behind the data in one allocation
 KERNEL zero_then_accumulate(volatile float* c, const float* a, int n, int each) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -93,8 +94,8 @@ KERNEL zero_then_accumulate(volatile float* c, const float* a, int n, int each) 
     c[i] = c[i] + a[k * n + i];
 }
 
-//! <<<2, 32>>> out[256] scratch[4096] in[256] 16 -> idempotent: an array of each thread in global memory,
-//! filled before it is read
+//! <<<2, 32>>> out[256] scratch[4096] in[256] 16 -> idempotent: an array of each thread in global
+//! memory, filled before it is read
 KERNEL thread_scratch(float* out, float* scratch, const float* in, int each) {
   const int t = blockIdx.x * blockDim.x + threadIdx.x;
   float* mine = scratch + t * each;
@@ -142,7 +143,8 @@ KERNEL column_to_column(float* x, int rows, int pitch, int column) {
     x[r * pitch + column] = x[r * pitch] + 1.0f;
 }
 
-//! <<<3, 64>>> p[3072] 64 4 -> idempotent: each block reads tensor 0 of its group and writes tensor 1 to 3
+//! <<<3, 64>>> p[3072] 64 4 -> idempotent: each block reads tensor 0 of its group and writes tensor
+//! 1 to 3
 KERNEL replicate_in_group(float* p, int width, int group) {
   float* base = p + blockIdx.x * group * width;
   const float v = base[threadIdx.x];

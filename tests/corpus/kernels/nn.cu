@@ -161,7 +161,8 @@ KERNEL batch_norm_training(float* y, const float* x, float* running_mean, float*
   }
 }
 
-//! <<<4, 128>>> y[2000] x[2000] 500 1234 0.1f -> idempotent: the mask is a function of seed and place
+//! <<<4, 128>>> y[2000] x[2000] 500 1234 0.1f -> idempotent: the mask is a function of seed and
+//! place
 //! <<<4, 128>>> x[2000] x+0 500 1234 0.1f -> clobbers: in place
 KERNEL dropout_stateless(float* y, const float* x, int n, unsigned seed, float rate) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -240,8 +241,8 @@ KERNEL attention_scores(float* scores, const float* q, const float* k, int lengt
   scores[(h * length + i) * length + j] = j <= i ? sum * scale : -1e30f;
 }
 
-//! <<<(4, 2), 32>>> out[4096] q[4096] k[4096] v[4096] 16 32 -> idempotent: queries tile by tile, keys
-//! and values through shared memory
+//! <<<(4, 2), 32>>> out[4096] q[4096] k[4096] v[4096] 16 32 -> idempotent: queries tile by tile,
+//! keys and values through shared memory
 //! <<<(4, 2), 32>>> p[16384]+12288 p+0 p+4096 p+8192 16 32 -> idempotent: all in one allocation
 //! <<<(4, 2), 32>>> q[4096] q+0 k[4096] v[4096] 16 32 -> clobbers: the output replaces the queries
 KERNEL attention_flash(float* out, const float* q, const float* k, const float* v, int length,
@@ -357,8 +358,8 @@ KERNEL conv_3x3(float* __restrict__ y, const float* __restrict__ x, const float*
       for (int i = -1; i <= 1; ++i) {
         const int ix = ox + i, iy = oy + j;
         if (ix >= 0 && iy >= 0 && ix < width && iy < height)
-          sum += w[((o * channels + c) * 3 + j + 1) * 3 + i + 1] *
-                 x[(c * height + iy) * width + ix];
+          sum +=
+              w[((o * channels + c) * 3 + j + 1) * 3 + i + 1] * x[(c * height + iy) * width + ix];
       }
   y[(o * height + oy) * width + ox] = sum;
 }

@@ -83,8 +83,8 @@ KERNEL unscale(float* to, const float* g, float* found_infinite, float scale, in
   }
 }
 
-//! <<<2, 128>>> w[1000] master[2000] g[1000] 0.1f 500 -> clobbers: master weights; the 16-bit copy is
-//! only written
+//! <<<2, 128>>> w[1000] master[2000] g[1000] 0.1f 500 -> clobbers: master weights; the 16-bit copy
+//! is only written
 KERNEL sgd_master(half_bits* w, float* master, const half_bits* g, float rate, int n) {
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
     const float v = master[i] - rate * half_to_float(g[i]);
@@ -113,8 +113,8 @@ struct TensorList {
   int size[8];
   int count;
 };
-//! <<<3, 64>>> {a[400] b[800] c[1200] null null null null null 100 200 300 0 0 0 0 0 3} -> idempotent:
-//! all are set to zero
+//! <<<3, 64>>> {a[400] b[800] c[1200] null null null null null 100 200 300 0 0 0 0 0 3} ->
+//! idempotent: all are set to zero
 KERNEL zero_many(TensorList list) {
   const int t = blockIdx.x;
   if (t >= list.count)
@@ -157,8 +157,8 @@ struct Chunks {
   unsigned char block_to_tensor[16];
   int block_to_chunk[16];
 };
-//! <<<5, 64>>> {a[1000] b[600] null null null null c[1000] d[600] null null null null 250 150 0 0 0 0
-//! 0b 0b 0b 1b 1b 0b 0b 0b 0b 0b 0b 0b 0b 0b 0b 0b 0 1 2 0 1 0 0 0 0 0 0 0 0 0 0 0} 3.0f ->
+//! <<<5, 64>>> {a[1000] b[600] null null null null c[1000] d[600] null null null null 250 150 0 0 0
+//! 0 0b 0b 0b 1b 1b 0b 0b 0b 0b 0b 0b 0b 0b 0b 0b 0b 0 1 2 0 1 0 0 0 0 0 0 0 0 0 0 0} 3.0f ->
 //! idempotent: chunks of tensors, as multi-tensor appliers make them
 //! <<<5, 64>>> {a[1000] b[600] null null null null a+0 b+0 null null null null 250 150 0 0 0 0
 //! 0b 0b 0b 1b 1b 0b 0b 0b 0b 0b 0b 0b 0b 0b 0b 0b 0 1 2 0 1 0 0 0 0 0 0 0 0 0 0 0} 3.0f ->
@@ -174,8 +174,8 @@ KERNEL multi_tensor_scale(Chunks chunks, float scale) {
     out[i] = in[i] * scale;
 }
 
-//! <<<2, 64>>> pw[16]=pointers:w0:w1 pg[16]=pointers:g0:g1 0.1f 100 w0[400] w1[400] g0[400] g1[400] ->
-//! unknown-ok: pointers come from a table in memory
+//! <<<2, 64>>> pw[16]=pointers:w0:w1 pg[16]=pointers:g0:g1 0.1f 100 w0[400] w1[400] g0[400] g1[400]
+//! -> unknown-ok: pointers come from a table in memory
 KERNEL sgd_by_table(float* const* w, const float* const* g, float rate, int n) {
   float* weights = w[blockIdx.x];
   const float* gradients = g[blockIdx.x];
@@ -183,8 +183,8 @@ KERNEL sgd_by_table(float* const* w, const float* const* g, float rate, int n) {
     weights[i] -= rate * gradients[i];
 }
 
-//! <<<4, 64>>> out[16] {a[400] b[800] c[1200] d[200] null null null null 100 200 300 50 0 0 0 0 4} ->
-//! idempotent: a norm for each tensor
+//! <<<4, 64>>> out[16] {a[400] b[800] c[1200] d[200] null null null null 100 200 300 50 0 0 0 0 4}
+//! -> idempotent: a norm for each tensor
 KERNEL norms_many(float* out, TensorList list) {
   const int t = blockIdx.x;
   float sum = 0;

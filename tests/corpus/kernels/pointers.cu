@@ -2,16 +2,16 @@
 // Where addresses come from: tables, lists, trees, iterators, selections, arithmetic.
 #include "device.h"
 
-//! <<<3, 64>>> t[24]=pointers:a:b:c out[768] 64 a[256] b[256] c[256] -> unknown-ok: rows by pointers from
-//! memory
+//! <<<3, 64>>> t[24]=pointers:a:b:c out[768] 64 a[256] b[256] c[256] -> unknown-ok: rows by
+//! pointers from memory
 KERNEL read_by_table(const float* const* table, float* out, int n) {
   const float* row = table[blockIdx.x];
   if (static_cast<int>(threadIdx.x) < n)
     out[blockIdx.x * n + threadIdx.x] = row[threadIdx.x];
 }
 
-//! <<<3, 64>>> t[24]=pointers:a:b:c 1.0f 64 a[256] b[256] c[256] -> unknown-ok: where it writes is known
-//! to the table only
+//! <<<3, 64>>> t[24]=pointers:a:b:c 1.0f 64 a[256] b[256] c[256] -> unknown-ok: where it writes is
+//! known to the table only
 KERNEL fill_by_table(float* const* table, float value, int n) {
   if (static_cast<int>(threadIdx.x) < n)
     table[blockIdx.x][threadIdx.x] = value;
@@ -48,7 +48,8 @@ KERNEL build_list(Node* nodes, int n) {
 struct TreeNode {
   int key, left, right;
 };
-//! <<<2, 32>>> out[200] tree[120] key[200] 50 -> idempotent: a tree of indices, in an array of its own
+//! <<<2, 32>>> out[200] tree[120] key[200] 50 -> idempotent: a tree of indices, in an array of its
+//! own
 KERNEL search_tree(int* out, const TreeNode* tree, const int* key, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= n)
@@ -134,14 +135,16 @@ struct StridedView {
     return *reinterpret_cast<float*>(base + r * row_bytes + c * column_bytes);
   }
 };
-//! <<<(2, 2), (16, 8)>>> {o[1200] 10 30 120l 4l} {i[1200] 10 30 120l 4l} -> idempotent: strided views
-//! <<<(2, 2), (16, 8)>>> {o[1200] 10 30 120l 4l} {i[1200] 10 30 4l 40l} -> idempotent: a transposed view
-//! <<<(2, 2), (16, 8)>>> {p[2400]+120 10 30 240l 4l} {p+0 10 30 240l 4l} -> idempotent: even and odd rows
-//! of one matrix
+//! <<<(2, 2), (16, 8)>>> {o[1200] 10 30 120l 4l} {i[1200] 10 30 120l 4l} -> idempotent: strided
+//! views
+//! <<<(2, 2), (16, 8)>>> {o[1200] 10 30 120l 4l} {i[1200] 10 30 4l 40l} -> idempotent: a transposed
+//! view
+//! <<<(2, 2), (16, 8)>>> {p[2400]+120 10 30 240l 4l} {p+0 10 30 240l 4l} -> idempotent: even and
+//! odd rows of one matrix
 //! <<<(2, 2), (16, 8)>>> {p[2400]+4 10 30 240l 8l} {p+0 10 30 240l 8l} -> idempotent: even and odd
 //! columns of one matrix
-//! <<<(2, 2), (16, 8)>>> {p[1320]+120 10 30 120l 4l} {p+0 10 30 120l 4l} -> clobbers: rows move down by
-//! one
+//! <<<(2, 2), (16, 8)>>> {p[1320]+120 10 30 120l 4l} {p+0 10 30 120l 4l} -> clobbers: rows move
+//! down by one
 KERNEL copy_view(StridedView to, StridedView from) {
   const int c = blockIdx.x * blockDim.x + threadIdx.x;
   const int r = blockIdx.y * blockDim.y + threadIdx.y;
@@ -205,7 +208,8 @@ KERNEL copy_peeled(float* out, const float* in, int n) {
 struct Matrix3 {
   float* planes[3];
 };
-//! <<<(2, 3), 64>>> {r[400] g[400] b[400]} {x[400] y[400] z[400]} 100 -> idempotent: planes by block index
+//! <<<(2, 3), 64>>> {r[400] g[400] b[400]} {x[400] y[400] z[400]} 100 -> idempotent: planes by
+//! block index
 //! <<<(2, 3), 64>>> {r[400] g[400] b[400]} {r+0 g+0 b+0} 100 -> clobbers: in place
 KERNEL scale_planes(Matrix3 to, Matrix3 from, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;

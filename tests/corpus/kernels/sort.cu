@@ -105,8 +105,8 @@ KERNEL radix_count(unsigned* counts, const unsigned* keys, int n, int shift) {
 
 //! <<<4, 64>>> out[1024] in[1024] place[1024]=permutation:256 256 -> idempotent: to places from
 //! memory, another allocation
-//! <<<4, 64>>> p[2048]+1024 p+0 place[1024]=permutation:256 256 -> unknown-ok: in one allocation, the
-//! places decide
+//! <<<4, 64>>> p[2048]+1024 p+0 place[1024]=permutation:256 256 -> unknown-ok: in one allocation,
+//! the places decide
 KERNEL radix_scatter(unsigned* out, const unsigned* in, const int* place, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n)
@@ -170,7 +170,8 @@ KERNEL compact_warp(float* out, int* count, const float* x, int n) {
 }
 
 //! <<<4, 128>>> out[2000] x[2000] keep[500] at[2000]=iota 500 -> idempotent: places from a scan
-KERNEL compact_by_scan(float* out, const float* x, const unsigned char* keep, const int* at, int n) {
+KERNEL compact_by_scan(float* out, const float* x, const unsigned char* keep, const int* at,
+                       int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n && keep[i])
     out[at[i]] = x[i];

@@ -34,8 +34,8 @@ KERNEL gather_rows(float* out, const float* table, const int* ids, int width) {
 }
 
 //! <<<2, 64>>> out[1000] in[256] at[250] 250 -> idempotent: indices of 8 bits
-//! <<<2, 64>>> p[1278]+278 p+22 at[250] 250 -> idempotent: the table, in front of the result, has 256
-//! entries, and so do the indices
+//! <<<2, 64>>> p[1278]+278 p+22 at[250] 250 -> idempotent: the table, in front of the result, has
+//! 256 entries, and so do the indices
 KERNEL look_up_bytes(unsigned char* out, const unsigned char* table, const unsigned char* at,
                      int n) {
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
@@ -56,8 +56,8 @@ KERNEL csr_scalar(float* y, const int* row, const int* column, const float* valu
   y[r] = sum;
 }
 
-//! <<<7, 64>>> y[52] row[56]=rows:13:80 col[4160]=index:40 val[4160] x[160] 13 -> idempotent: a warp
-//! for each row
+//! <<<7, 64>>> y[52] row[56]=rows:13:80 col[4160]=index:40 val[4160] x[160] 13 -> idempotent: a
+//! warp for each row
 KERNEL csr_vector(float* __restrict__ y, const int* __restrict__ row,
                   const int* __restrict__ column, const float* __restrict__ value,
                   const float* __restrict__ x, int rows) {
@@ -121,8 +121,8 @@ KERNEL spmm(float* y, const int* row, const int* column, const float* value, con
   y[r * width + c] = sum;
 }
 
-//! <<<2, 64>>> val[400] ri[400]=index:10 ci[400]=index:20 a[640] b[1280] 100 16 -> idempotent: dense
-//! products at sparse places
+//! <<<2, 64>>> val[400] ri[400]=index:10 ci[400]=index:20 a[640] b[1280] 100 16 -> idempotent:
+//! dense products at sparse places
 KERNEL sddmm(float* value, const int* row, const int* column, const float* a, const float* b,
              int count, int k) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -162,8 +162,8 @@ KERNEL bsr(float* y, const int* row, const int* column, const float* value, cons
 
 // --- Graphs ---
 
-//! <<<2, 32>>> dist[200]=index:4 row[204]=rows:50:6 adj[1200]=index:50 again[4]=zero 2 50 -> clobbers:
-//! distances are read and set
+//! <<<2, 32>>> dist[200]=index:4 row[204]=rows:50:6 adj[1200]=index:50 again[4]=zero 2 50 ->
+//! clobbers: distances are read and set
 KERNEL bfs_level(int* distance, const int* row, const int* adjacent, int* again, int level,
                  int nodes) {
   const int v = blockIdx.x * blockDim.x + threadIdx.x;
@@ -180,8 +180,8 @@ KERNEL bfs_level(int* distance, const int* row, const int* adjacent, int* again,
 
 //! <<<2, 32>>> next[200] seen[50] now[50]=bytes:2 row[204]=rows:50:6 adj[1200]=index:50 50 ->
 //! idempotent: reads this frontier, writes the next one; the visited set is only read
-//! <<<2, 32>>> seen[200]=bytes:2 seen+0 now[50]=bytes:2 row[204]=rows:50:6 adj[1200]=index:50 50 -> clobbers:
-//! the next frontier is the visited set
+//! <<<2, 32>>> seen[200]=bytes:2 seen+0 now[50]=bytes:2 row[204]=rows:50:6 adj[1200]=index:50 50 ->
+//! clobbers: the next frontier is the visited set
 KERNEL bfs_mark_next(unsigned char* next, const unsigned char* seen, const unsigned char* now,
                      const int* row, const int* adjacent, int nodes) {
   const int v = blockIdx.x * blockDim.x + threadIdx.x;
@@ -209,8 +209,8 @@ KERNEL bfs_queue(int* out, int* count, int* visited, const int* in, const int* r
 
 //! <<<2, 32>>> to[200] from[200] row[204]=rows:50:6 adj[1200]=index:50 deg[200] 0.85f 50 ->
 //! idempotent: ranks are pulled from the old vector
-//! <<<2, 32>>> r[200] r+0 row[204]=rows:50:6 adj[1200]=index:50 deg[200] 0.85f 50 -> clobbers: the new
-//! ranks replace the old ones
+//! <<<2, 32>>> r[200] r+0 row[204]=rows:50:6 adj[1200]=index:50 deg[200] 0.85f 50 -> clobbers: the
+//! new ranks replace the old ones
 KERNEL page_rank(float* to, const float* from, const int* row, const int* adjacent,
                  const int* degree, float damping, int nodes) {
   const int v = blockIdx.x * blockDim.x + threadIdx.x;
@@ -224,8 +224,8 @@ KERNEL page_rank(float* to, const float* from, const int* row, const int* adjace
   to[v] = (1.0f - damping) / nodes + damping * sum;
 }
 
-//! <<<2, 32>>> dist[200]=index:99 row[204]=rows:50:6 adj[1200]=index:50 w[1200]=index:9 50 -> clobbers:
-//! an atomic minimum
+//! <<<2, 32>>> dist[200]=index:99 row[204]=rows:50:6 adj[1200]=index:50 w[1200]=index:9 50 ->
+//! clobbers: an atomic minimum
 KERNEL relax_edges(int* distance, const int* row, const int* adjacent, const int* weight,
                    int nodes) {
   const int v = blockIdx.x * blockDim.x + threadIdx.x;

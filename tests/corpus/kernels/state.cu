@@ -69,8 +69,8 @@ KERNEL shift_lookup() {
 }
 
 __device__ float exchange[128];
-//! <<<1, 128>>> out[512] in[512] -> idempotent: a temporary of the module, written whole before it is
-//! read, by one block
+//! <<<1, 128>>> out[512] in[512] -> idempotent: a temporary of the module, written whole before it
+//! is read, by one block
 KERNEL through_module_temporary(float* out, const float* in) {
   volatile float* tmp = exchange;
   tmp[threadIdx.x] = in[threadIdx.x];
@@ -138,7 +138,8 @@ KERNEL draw_with_struct(float* out, State48* states) {
   states[threadIdx.x] = s;
   out[threadIdx.x] = (s.v[4] + s.d) * 2.3283064e-10f;
 }
-//! <<<2, 64>>> out[512] in[4]=zero 7 3 -> idempotent: a counter-based generator; its offset is an argument
+//! <<<2, 64>>> out[512] in[4]=zero 7 3 -> idempotent: a counter-based generator; its offset is an
+//! argument
 KERNEL philox_like(unsigned* out, const unsigned* key, unsigned counter, int rounds) {
   unsigned a = counter, b = blockIdx.x * blockDim.x + threadIdx.x, k = *key;
   for (int r = 0; r < rounds; ++r) {

@@ -43,8 +43,8 @@ KERNEL laplace_3d(float* out, const float* in, int nx, int ny, int nz) {
   for (int z = 1; z < nz - 1; ++z) {
     i += plane;
     const float above = in[i + plane];
-    out[i] = here + 0.1f * (below + above + in[i - 1] + in[i + 1] + in[i - nx] + in[i + nx] -
-                            6.0f * here);
+    out[i] = here +
+             0.1f * (below + above + in[i - 1] + in[i + 1] + in[i - nx] + in[i + nx] - 6.0f * here);
     below = here;
     here = above;
   }
@@ -54,8 +54,8 @@ KERNEL laplace_3d(float* out, const float* in, int nx, int ny, int nz) {
 KERNEL wave_step(float* previous, const float* current, int n, float c) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= 1 && i < n - 1)
-    previous[i] = 2.0f * current[i] - previous[i] +
-                  c * (current[i - 1] - 2.0f * current[i] + current[i + 1]);
+    previous[i] =
+        2.0f * current[i] - previous[i] + c * (current[i - 1] - 2.0f * current[i] + current[i + 1]);
 }
 
 //! <<<2, 128>>> w[800] u[800] v[800] 200 0.1f -> idempotent: the new field has its own memory
@@ -63,8 +63,8 @@ KERNEL wave_step(float* previous, const float* current, int n, float c) {
 KERNEL wave_step_three(float* next, const float* previous, const float* current, int n, float c) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= 1 && i < n - 1)
-    next[i] = 2.0f * current[i] - previous[i] +
-              c * (current[i - 1] - 2.0f * current[i] + current[i + 1]);
+    next[i] =
+        2.0f * current[i] - previous[i] + c * (current[i - 1] - 2.0f * current[i] + current[i + 1]);
 }
 
 //! <<<(1, 4), (16, 8)>>> u[2048] 16 32 0 -> idempotent: red points from black ones only
@@ -128,8 +128,7 @@ KERNEL convolve_2d_tiled(float* out, const float* in, const float* kernel, int w
   const int x0 = blockIdx.x * 16 - 1, y0 = blockIdx.y * 16 - 1;
   for (int i = threadIdx.y * 16 + threadIdx.x; i < 18 * 18; i += 256) {
     const int x = x0 + i % 18, y = y0 + i / 18;
-    tile[i / 18][i % 18] =
-        x >= 0 && x < width && y >= 0 && y < height ? in[y * width + x] : 0.0f;
+    tile[i / 18][i % 18] = x >= 0 && x < width && y >= 0 && y < height ? in[y * width + x] : 0.0f;
   }
   __syncthreads();
   const int x = blockIdx.x * 16 + threadIdx.x, y = blockIdx.y * 16 + threadIdx.y;
@@ -167,10 +166,10 @@ KERNEL sobel(unsigned char* out, const unsigned char* in, int width, int height)
   int v = 0;
   if (x > 0 && y > 0 && x + 1 < width && y + 1 < height) {
     const unsigned char* p = in + y * width + x;
-    const int gx = p[1 - width] + 2 * p[1] + p[1 + width] - p[-1 - width] - 2 * p[-1] -
-                   p[-1 + width];
-    const int gy = p[width - 1] + 2 * p[width] + p[width + 1] - p[-width - 1] - 2 * p[-width] -
-                   p[-width + 1];
+    const int gx =
+        p[1 - width] + 2 * p[1] + p[1 + width] - p[-1 - width] - 2 * p[-1] - p[-1 + width];
+    const int gy =
+        p[width - 1] + 2 * p[width] + p[width + 1] - p[-width - 1] - 2 * p[-width] - p[-width + 1];
     v = min((gx < 0 ? -gx : gx) + (gy < 0 ? -gy : gy), 255);
   }
   out[y * width + x] = static_cast<unsigned char>(v);
