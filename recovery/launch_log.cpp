@@ -219,36 +219,17 @@ void StreamLog::void_open_region() {
 
 // --- launches ---
 
-LaunchRecord& StreamLog::append(std::uint64_t order, const LaunchTraits& traits, Issue& issue) {
+void StreamLog::make_room() {
+  forget_complete();
   const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
-  if (tail - head_ == ring_.size()) {
-    forget_complete();
+  if (tail - head_ < ring_.size()) {
+    return;
   }
-  if (tail - head_ == ring_.size()) {
-    std::vector<LaunchRecord> larger(ring_.size() * 2);
-    for (std::uint64_t i = head_; i != tail; ++i) {
-      larger[i & (larger.size() - 1)] = std::move(at(i));
-    }
-    ring_ = std::move(larger);
+  std::vector<LaunchRecord> larger(ring_.size() * 2);
+  for (std::uint64_t i = head_; i != tail; ++i) {
+    larger[i & (larger.size() - 1)] = std::move(at(i));
   }
-  LaunchRecord& entry = at(tail);
-  // The next one's lines come while the driver launches this one.
-  __builtin_prefetch(&at(tail + 1), 1);
-  __builtin_prefetch(reinterpret_cast<const std::byte*>(&at(tail + 1)) + 64, 1);
-  entry.order_ = order;
-  entry.number_ = issue.number = next_number_++;
-  entry.issued_ = false;
-  entry.refused_ = false;
-  entry.replayable_ = traits.replayable;
-  entry.unordered_ = ++issuing_ > 1;
-  entry.obstacle = nullptr;
-  if (entry.has_attributes_) {
-    entry.has_attributes_ = false;
-    entry.more_->attributes.clear();
-  }
-  set_unmarked(true);
-  tail_.store(tail + 1, std::memory_order_release);
-  return entry;
+  ring_ = std::move(larger);
 }
 
 LoggedLaunch LaunchRecord::unpack(std::uint64_t stream,
@@ -281,9 +262,7 @@ LoggedLaunch LaunchRecord::unpack(std::uint64_t stream,
   return out;
 }
 
-void StreamLog::end(std::uint32_t number, bool taken, bool marked) {
-  const std::lock_guard lock(mutex_);
-  --issuing_;
+void StreamLog::end_locked(std::uint32_t number, bool taken, bool marked) {
   const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
   for (std::uint64_t i = tail; i != head_; --i) {
     LaunchRecord& entry = at(i - 1);

@@ -118,6 +118,7 @@ struct LaunchTraits {
   const AccessSets* sets = nullptr;  // of a replayable one; null: not known, it shares no region
   bool alone = false;                // it shares no region
   bool mark_behind = false;          // its region ends with it, and the marker is written at once
+  bool shares() const { return sets != nullptr && !alone && !mark_behind; }
 };
 
 class LaunchLog;
@@ -163,7 +164,15 @@ class StreamLog {
     bool keep = false;
     {
       const std::lock_guard lock(mutex_);
-      if (place(traits, issue, Keep::kAsk)) [[likely]] {
+      if (open_ && !closing_ && issuing_ == 0 && traits.shares() &&
+          region_.joins_again(traits.sets->key)) [[likely]] {
+        issue.mark_before.reset();
+        issue.keep.clear();
+        issue.mark_behind = false;
+        fill(append(order, traits, issue));
+        return;
+      }
+      if (place(traits, issue, Keep::kAsk)) {
         fill(append(order, traits, issue));
         return;
       }
@@ -180,7 +189,16 @@ class StreamLog {
       void_copies(nullptr);
     }
   }
-  void end(std::uint32_t number, bool taken, bool marked);
+  void end(std::uint32_t number, bool taken, bool marked) {
+    const std::lock_guard lock(mutex_);
+    --issuing_;
+    LaunchRecord& last = at(tail_.load(std::memory_order_relaxed) - 1);
+    if (last.number_ == number && taken && !closing_ && !marked && !copies_failed_) [[likely]] {
+      last.issued_ = true;
+      return;
+    }
+    end_locked(number, taken, marked);
+  }
   // The launch of a record that is being issued; false if another process cannot do it.
   bool copy_of(std::uint32_t number, RemoteLaunch& out);
 
@@ -237,7 +255,35 @@ class StreamLog {
   bool others_idle();
   void void_open_region();
   bool reserve(std::span<const idempotency::Range> ranges, std::vector<KeptCopy>& out);
-  LaunchRecord& append(std::uint64_t order, const LaunchTraits& traits, Issue& issue);
+  LaunchRecord& append(std::uint64_t order, const LaunchTraits& traits, Issue& issue) {
+    const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
+    if (tail - head_ == ring_.size()) [[unlikely]] {
+      make_room();
+    }
+    LaunchRecord& entry = at(tail);
+    // The next one's lines come while the driver launches this one.
+    const LaunchRecord* next = &at(tail + 1);
+    __builtin_prefetch(next, 1);
+    __builtin_prefetch(reinterpret_cast<const std::byte*>(next) + 64, 1);
+    entry.order_ = order;
+    entry.number_ = issue.number = next_number_++;
+    entry.issued_ = false;
+    entry.refused_ = false;
+    entry.replayable_ = traits.replayable;
+    entry.unordered_ = ++issuing_ > 1;
+    entry.obstacle = nullptr;
+    if (entry.has_attributes_) [[unlikely]] {
+      entry.has_attributes_ = false;
+      entry.more_->attributes.clear();
+    }
+    if (!unmarked_.load(std::memory_order_relaxed)) [[unlikely]] {
+      set_unmarked(true);
+    }
+    tail_.store(tail + 1, std::memory_order_release);
+    return entry;
+  }
+  void make_room();
+  void end_locked(std::uint32_t number, bool taken, bool marked);
   void forget_complete();
   void pop_region(bool is_open, std::uint64_t end);
   void set_unmarked(bool unmarked);
@@ -247,28 +293,29 @@ class StreamLog {
   LaunchLog& all_;
   const std::uint64_t stream_;
   std::atomic<std::uint32_t>* const word_;
+  // What every launch uses comes first.
   SpinLock mutex_;
-  // A ring whose entries keep their buffers, so that a launch allocates nothing once warm.
-  std::vector<LaunchRecord> ring_{8};
-  std::uint64_t head_ = 0;  // the oldest
-  std::atomic<std::uint64_t> tail_{0};
-  std::atomic<std::uint64_t> forgotten_{0};  // equals tail_: none
+  bool open_ = false;
+  bool closing_ = false;        // the open region takes nobody else
+  bool copies_failed_ = false;  // of the launch being issued
+  std::atomic<bool> unmarked_{false};
+  std::atomic<bool> wants_store_{false};
   std::uint32_t next_number_ = 1;
   std::uint32_t issuing_ = 0;
-  std::atomic<bool> unmarked_{false};
-
+  std::uint64_t head_ = 0;  // the oldest
+  std::atomic<std::uint64_t> tail_{0};
+  // A ring whose entries keep their buffers, so that a launch allocates nothing once warm.
+  std::vector<LaunchRecord> ring_{8};
   Region region_;  // the open one's rules
-  bool open_ = false;
-  bool closing_ = false;  // the open region takes nobody else
+  std::atomic<std::uint32_t> copies_alive_{0};
+  std::atomic<std::uint64_t> forgotten_{0};  // equals tail_: none
+
   // Closed ones and the open one, oldest first.
   std::vector<RegionRecord> regions_{8};
   std::uint64_t region_head_ = 0, region_tail_ = 0;
   RegionRecord& region_at(std::uint64_t i) { return regions_[i & (regions_.size() - 1)]; }
 
   std::vector<KeptCopy> copies_;  // of the regions, in their order
-  bool copies_failed_ = false;    // of the launch being issued
-  std::atomic<std::uint32_t> copies_alive_{0};
-  std::atomic<bool> wants_store_{false};
   std::uint64_t store_ = 0, store_size_ = 0;
   std::uint64_t store_begin_ = 0, store_end_ = 0;  // in use, counted on without end
 };

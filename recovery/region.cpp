@@ -78,9 +78,7 @@ Region::Join Region::add(const AccessSets& sets, bool may_keep) {
     }
     return Join::kNew;
   }
-  std::uint64_t& known = known_[sets.key % known_.size()];
-  if (known == sets.key) {
-    ++launches_;
+  if (joins_again(sets.key)) {
     return Join::kJoined;
   }
   if (overlap(sets.writes, sets.reads)) {

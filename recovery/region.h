@@ -39,6 +39,15 @@ class Region {
   // Whether the launch belongs to the region. An empty region takes every launch that does not
   // write what it reads. `may_keep`: copies can be made.
   Join add(const AccessSets& sets, bool may_keep);
+  // As kJoined of `add`, where one of the same kind has joined and nothing has changed since: what
+  // nearly every launch of a loop is.
+  bool joins_again(std::uint64_t key) {
+    if (known_[key % known_.size()] != key || launches_ == kMaxLaunches) {
+      return false;
+    }
+    ++launches_;
+    return true;
+  }
   std::span<const idempotency::Range> to_keep() const { return to_keep_; }
   // The copies that `add` asked for are enqueued: the launch is a member.
   void kept(const AccessSets& sets);
@@ -52,15 +61,16 @@ class Region {
  private:
   void join(const AccessSets& sets);
 
-  std::vector<idempotency::Range> exposed_;  // bytes that a member reads
-  std::vector<idempotency::Range> copied_;   // of which there is a copy
-  std::vector<idempotency::Range> to_keep_, scratch_;
+  // What every launch looks at comes first.
   std::uint32_t launches_ = 0;
-  std::uint32_t copies_ = 0;
-  bool wants_copies_ = false;
   // Members whose kind has joined since `exposed_` or `copied_` last changed, by key: another such
   // one changes nothing.
   std::array<std::uint64_t, 8> known_{};
+  std::vector<idempotency::Range> exposed_;  // bytes that a member reads
+  std::vector<idempotency::Range> copied_;   // of which there is a copy
+  std::vector<idempotency::Range> to_keep_, scratch_;
+  std::uint32_t copies_ = 0;
+  bool wants_copies_ = false;
   // A copy pays where the same memory is written again and again; else a marker costs less. So
   // copies begin after regions that conflicts have kept short, and stop where they do not help.
   std::uint32_t short_regions_ = 0;

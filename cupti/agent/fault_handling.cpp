@@ -215,7 +215,9 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
   // Whatever else may have run is in question too, and all of it where no launch is named.
   const bool must_be_in_bounds = recovery::is_address_fault(incident.code) &&
                                  !incident.standby_lost && (!failure.injected || failure.strict);
-  if (must_be_in_bounds && !incident.context_healthy) {
+  if (must_be_in_bounds && incident.code == CUDA_ERROR_MISALIGNED_ADDRESS) {
+    failure.exact_and_in_bounds = false;  // in bounds says nothing of alignment
+  } else if (must_be_in_bounds && !incident.context_healthy) {
     failure.exact_and_in_bounds = (incident.kernel == nullptr || failure.exact_and_in_bounds) &&
                                   takeover_.enabled() && takeover_.suspects_in_bounds();
   }

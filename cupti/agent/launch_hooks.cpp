@@ -220,23 +220,29 @@ Judgement Agent::judge(ThreadState& state, Kernel& kernel, const LaunchCall& lau
   state.call.gathered = key.cacheable;
   key.map_generation = memory_.generation();
   key.kernel_generation = kernels_.generation();
+  const auto holds = [&](const CachedJudgement& entry) {
+    // memcmp because `==` of vectors of std::byte goes byte by byte.
+    return entry.kernel == &kernel && entry.map_generation == key.map_generation &&
+           entry.kernel_generation == key.kernel_generation && same(entry.dimensions, launch) &&
+           entry.arguments.size() == state.arguments.size() &&
+           std::memcmp(entry.arguments.data(), state.arguments.data(), entry.arguments.size()) == 0;
+  };
+  if (key.cacheable) [[likely]] {
+    for (const std::uint32_t place : state.recent) {
+      if (const auto& entry = state.judgements[place]; holds(entry)) {
+        return entry.with_sets();
+      }
+    }
+  }
   const std::uint64_t hash = XXH3_64bits_withSeed(state.arguments.data(), state.arguments.size(),
                                                   reinterpret_cast<std::uint64_t>(&kernel));
   key.place = hash & (ThreadState::kJudgements - 1);
   if (key.cacheable) [[likely]] {
-    const auto holds = [&](const CachedJudgement& entry) {
-      // memcmp because `==` of vectors of std::byte goes byte by byte.
-      return entry.kernel == &kernel && entry.map_generation == key.map_generation &&
-             entry.kernel_generation == key.kernel_generation && same(entry.dimensions, launch) &&
-             entry.arguments.size() == state.arguments.size() &&
-             std::memcmp(entry.arguments.data(), state.arguments.data(), entry.arguments.size()) ==
-                 0;
-    };
-    if (const auto& entry = state.judgements[key.place]; holds(entry)) [[likely]] {
-      return entry.with_sets();
-    }
-    if (const auto& entry = state.judgements[key.place ^ 1]; holds(entry)) {
-      return entry.with_sets();
+    for (const std::size_t place : {key.place, key.place ^ 1}) {
+      if (const auto& entry = state.judgements[place]; holds(entry)) {
+        state.recent = {static_cast<std::uint32_t>(place), state.recent[0]};
+        return entry.with_sets();
+      }
     }
   }
   return judge_anew(state, kernel, launch, key);

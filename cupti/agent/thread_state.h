@@ -129,6 +129,8 @@ struct alignas(64) ThreadState {
   // drive one another out.
   static constexpr std::size_t kJudgements = 256;
   static constexpr std::size_t kHandles = 256;
+  // Where the last two were found: most launches are like one of those.
+  std::array<std::uint32_t, 2> recent{};
   std::array<CachedJudgement, kJudgements> judgements;
   std::array<CachedHandle, kHandles> handles;
 };
