@@ -236,9 +236,9 @@ Judgement Agent::judge(ThreadState& state, Kernel& kernel, const LaunchCall& lau
   }
   const std::uint64_t hash = XXH3_64bits_withSeed(state.arguments.data(), state.arguments.size(),
                                                   reinterpret_cast<std::uint64_t>(&kernel));
-  key.place = hash & (ThreadState::kJudgements - 1);
+  key.place = JudgementCache::place_of(hash);
   if (key.cacheable) [[likely]] {
-    for (const std::size_t place : {key.place, key.place ^ 1}) {
+    for (const std::size_t place : {key.place, key.place + 1}) {
       if (const auto& entry = state.judgements[place]; holds(entry)) {
         state.recent = {static_cast<std::uint32_t>(place), state.recent[0]};
         return entry.with_sets();
@@ -261,8 +261,7 @@ Judgement Agent::judge_anew(ThreadState& state, Kernel& kernel, const LaunchCall
   }
   tell_kernel(kernel, verdict);
   if (key.cacheable) {
-    CachedJudgement& entry = state.judgements[key.place];
-    std::swap(entry, state.judgements[key.place ^ 1]);
+    CachedJudgement& entry = state.judgements.make_room(key.place);
     entry.kernel = nullptr;  // what follows may fail for want of memory
     entry.arguments = state.arguments;
     entry.map_generation = key.map_generation;

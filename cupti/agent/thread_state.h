@@ -51,6 +51,23 @@ struct CachedJudgement {
   }
 };
 
+// Pairs of places: each judgement has one pair, of which the older one makes room.
+class JudgementCache {
+ public:
+  static constexpr std::size_t kPlaces = 256;  // a power of two
+  // The first place of the pair; the second is behind it.
+  static std::size_t place_of(std::uint64_t hash) { return hash & (kPlaces - 1) & ~std::size_t{1}; }
+  const CachedJudgement& operator[](std::size_t place) const { return entries_[place]; }
+  // The entry to be written, at `place`; the pair's latest so far has moved behind it.
+  CachedJudgement& make_room(std::size_t place) {
+    std::swap(entries_[place], entries_[place + 1]);
+    return entries_[place];
+  }
+
+ private:
+  std::array<CachedJudgement, kPlaces> entries_;
+};
+
 // What a judgement is kept under beside the launch itself, and where.
 struct LaunchKey {
   bool cacheable = false;  // all arguments could be read
@@ -125,13 +142,11 @@ struct alignas(64) ThreadState {
   std::vector<std::pair<recovery::StreamLog*, std::uint64_t>> settled;
   std::vector<std::byte> arguments;
   idempotency::Verdict verdict;
-  // Powers of two. An entry's second place is beside its first, so that two launches in turn do not
-  // drive one another out.
-  static constexpr std::size_t kJudgements = 256;
+  // A power of two.
   static constexpr std::size_t kHandles = 256;
   // Where the last two were found: most launches are like one of those.
   std::array<std::uint32_t, 2> recent{};
-  std::array<CachedJudgement, kJudgements> judgements;
+  JudgementCache judgements;
   std::array<CachedHandle, kHandles> handles;
 };
 
