@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one unit that compiles fmt's implementation. Debian ships fmt as a shared library or as headers:
-// the first would be one more thing to install beside the program, the second would compile all of
-// it in every unit. These are the instantiations that fmt 9's headers leave to its library.
+// The one unit that compiles fmt's implementation. Debian ships fmt as a shared library or as
+// headers: the first would be one more thing to install beside the program, the second would
+// compile all of it in every unit. These are the instantiations that fmt 9's headers leave to its
+// library.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -279,7 +279,8 @@ void Takeover::begin_launch(ThreadState& state, const Kernel& kernel, const Laun
   }
   globals_.begin_launch(kernel, gathered ? state.arguments : std::span<const std::byte>{}, stream,
                         log, under_way.variables);
-  if (log.wants_store() && !active()) {
+  if (log.wants_store() && !active()) [[unlikely]] {
+    const driver_api::RelaxedCapture relaxed(parts_.driver);
     CUdeviceptr store = 0;
     const bool made = parts_.steering.allocate(&store, kStoreBytes) == CUDA_SUCCESS;
     log.give_store(store, made ? kStoreBytes : 0);
