@@ -215,7 +215,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(summary.complete && summary.machine_code);
     require(!to_text(summary).empty());
     const std::byte args[64] = {};
-    const auto verdict = idempotency::decide(summary, args, map, NoSymbols());
+    const auto verdict =
+        idempotency::decide(summary, args, {{3, 2, 1}, {32, 4, 1}, 0}, map, NoSymbols());
     require(summary.defeats.empty() || verdict.kind == idempotency::VerdictKind::kUnknown);
   }
   return 0;
