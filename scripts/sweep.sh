@@ -59,8 +59,7 @@ for part in "$@"; do
     fuzz) fuzz ;;
     # What is loaded into the app. The others' sanitized builds (interpreter, TOML, command line)
     # take longer than all the rest: name them here when they are worked on.
-    asan) sanitized asan '^(agent|classifier|driver_api|idempotency|image|inject|protocol|recovery)_test$'
-      taken_over asan ;;
+    asan) sanitized asan '^(agent|classifier|driver_api|idempotency|image|inject|protocol|recovery)_test$' ;;
     # What threads of its own the app meets. softgpu is left out: its kernels may race by design.
     tsan) sanitized tsan '^(agent|inject|protocol|recovery)_test$'
       taken_over tsan ;;
