@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What takes too long for every change: the fuzz targets (short runs), and the unit tests and some
-# takeovers under address, undefined-behaviour and thread sanitizers. Each build has a folder of its
-# own.
+# What takes too long for every change: the fuzz targets (short runs), and the unit tests under
+# address, undefined-behaviour and thread sanitizers. Each build has a folder of its own.
 #
 #   scripts/sweep.sh [fuzz|asan|tsan|sweep ...]     default: all
 set -euo pipefail
@@ -37,16 +36,6 @@ sanitized() { # PRESET PATTERN: of the unit tests' names
   done
 }
 
-# Agent, standby and softgpu as they are used, sanitized too: sticky faults taken over.
-taken_over() { # PRESET
-  build "$1" --target gpurecover gpurecover_so gpurecover_standby_program softgpu_cuda softgpu_cupti \
-    examples
-  say "taking over under $1"
-  (cd "$root" && timeout 900 python3 -B tests/gpu/takeover.py --stage "$root/build-$1" --device soft \
-    --jobs 2 --limit 800 --out "$root/build-$1/results" --each 120 --only vector_add --only two_streams \
-    --only alloc_churn --only many_small --only pointer_table)
-}
-
 sweep() {
   [ -d "$root/build" ] || { configure release && build release; }
   say "the long tests of the ordinary build"
@@ -61,8 +50,7 @@ for part in "$@"; do
     # take longer than all the rest: name them here when they are worked on.
     asan) sanitized asan '^(agent|classifier|driver_api|idempotency|image|inject|protocol|recovery)_test$' ;;
     # What threads of its own the app meets. softgpu is left out: its kernels may race by design.
-    tsan) sanitized tsan '^(agent|inject|protocol|recovery)_test$'
-      taken_over tsan ;;
+    tsan) sanitized tsan '^(agent|inject|protocol|recovery)_test$' ;;
     sweep) sweep ;;
     *)
       echo "sweep.sh: unknown part '$part'; it knows fuzz, asan, tsan and sweep" >&2
