@@ -121,6 +121,7 @@ class Decider {
     merge(out_.covered);
     add_must_writes();
     out_.all_in_bounds = all_exact_ && !unknown_;
+    out_.ranges_complete = !unknown_;
     if (out_.all_in_bounds && summary_.origin == Origin::kAnalysis) {
       out_.trust = Trust::kProved;
     }
@@ -576,6 +577,7 @@ void Verdict::clear() {
   covered.clear();
   must_writes.clear();
   all_in_bounds = false;
+  ranges_complete = false;
   proved_clobber = writes_host_visible = writes_anything = false;
 }
 

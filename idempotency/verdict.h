@@ -70,6 +70,9 @@ struct Verdict {
   // Every access of the launch, whatever its verdict, is exact and inside live allocations: it
   // cannot have caused an address fault. Trust is `proved` only then.
   bool all_in_bounds = false;
+  // `reads` and `writes` hold everything that the launch may touch. Not so where a declaration says
+  // no more than that it may run again.
+  bool ranges_complete = false;
   bool proved_clobber = false;       // kClobbers by a read-modify-write through a known pointer
   bool writes_host_visible = false;  // some write range is memory that the host may look at
   bool writes_anything = false;      // the kernel has a write that is not through a null pointer

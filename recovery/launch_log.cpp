@@ -87,9 +87,7 @@ bool StreamLog::place(const LaunchTraits& traits, Issue& issue, Keep keep) {
   if (!open_ || closing_) {
     start_region(issue);
   }
-  const bool by_itself =
-      traits.sets == nullptr || traits.alone || traits.mark_behind || word_ == nullptr;
-  if (by_itself) {
+  if (!traits.shares() || word_ == nullptr) {
     if (region_.launches() != 0) {
       start_region(issue);
     }

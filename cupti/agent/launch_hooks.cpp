@@ -77,14 +77,14 @@ std::string word_for(const idempotency::Root& root, const Kernel& kernel) {
   }
 }
 
-// Field by field: the launch's own dimensions do not lie in one piece, and to put them together for
-// every launch would cost more than to compare them.
 idempotency::LaunchDimensions dimensions_of(const LaunchCall& launch) {
   return {{launch.grid[0], launch.grid[1], launch.grid[2]},
           {launch.block[0], launch.block[1], launch.block[2]},
           launch.shared_bytes};
 }
 
+// Field by field: the launch's own dimensions do not lie in one piece, and to put them together for
+// every launch would cost more than to compare them.
 bool same(const std::array<std::uint32_t, 7>& dimensions, const LaunchCall& launch) {
   return ((dimensions[0] ^ launch.grid[0]) | (dimensions[1] ^ launch.grid[1]) |
           (dimensions[2] ^ launch.grid[2]) | (dimensions[3] ^ launch.block[0]) |
@@ -268,7 +268,8 @@ Judgement Agent::judge_anew(ThreadState& state, Kernel& kernel, const LaunchCall
     entry.kernel_generation = key.kernel_generation;
     entry.dimensions = {launch.grid[0],  launch.grid[1],  launch.grid[2],     launch.block[0],
                         launch.block[1], launch.block[2], launch.shared_bytes};
-    if (judgement.is_protected) {
+    entry.sets.key = 0;
+    if (judgement.is_protected && verdict.ranges_complete) {
       entry.sets.key = next_sets_.fetch_add(1, std::memory_order_relaxed) + 1;
       entry.sets.reads = verdict.reads;
       entry.sets.writes = verdict.writes;

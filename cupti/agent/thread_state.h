@@ -46,7 +46,7 @@ struct CachedJudgement {
 
   Judgement with_sets() const {
     Judgement out = judgement;
-    out.sets = judgement.is_protected ? &sets : nullptr;
+    out.sets = sets.key != 0 ? &sets : nullptr;
     return out;
   }
 };
