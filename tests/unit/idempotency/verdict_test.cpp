@@ -302,9 +302,12 @@ TEST_F(VerdictTest, ADeclarationNeverOverridesAProvedClobber) {
   };
   EXPECT_EQ(with(nullptr).kind, VerdictKind::kIdempotent);
   EXPECT_EQ(with(nullptr).trust, Trust::kDeclared);
+  // It says nothing of what is read and written, so empty lists must not pass for all of it.
+  EXPECT_FALSE(with(nullptr).ranges_complete);
   const KernelSummary atomic = analysed("red.global.add.u32 [%rd1], 1;");
   EXPECT_EQ(with(&atomic).kind, VerdictKind::kClobbers);
   const KernelSummary unknown = analysed("mov.u32 %r1, %envreg2;");
+  EXPECT_FALSE(with(&unknown).ranges_complete);
   EXPECT_EQ(with(&unknown).kind, VerdictKind::kIdempotent);
   // Only bounded: two halves of one allocation may well be apart.
   const KernelSummary in_place =
