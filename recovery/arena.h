@@ -80,6 +80,8 @@ class Arena {
 
   // The block that holds the byte, or null.
   const Block* find(std::uint64_t address) const;
+  // The chunk of a live block.
+  const Chunk& chunk_of(const Block& block) const { return chunks_.at(block.chunk).chunk; }
   // Whether the byte lies in a chunk, allocated or not.
   bool in_chunk(std::uint64_t address) const;
   bool in_range(std::uint64_t address) const { return address - base_ < size_; }

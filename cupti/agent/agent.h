@@ -189,6 +189,7 @@ class Agent {
   // After a takeover, of the call under way: nobody serves it, so its error is the dead driver's.
   bool answered_by_the_dead(const ThreadState& state) const;
   std::string takeover_obstacle();
+  bool drained(const Incident& incident) const;
 
   // takeover_hooks.cpp: the takeover's part in the app's calls.
   void start_takeover();

@@ -243,6 +243,7 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
                                              : pending          ? pending->noise_seed
                                                        : static_cast<unsigned>(incident.code));
       request.obstacle = takeover_obstacle();
+      request.drained = drained(incident);
       const TakeoverReport report = takeover_.take_over(request);
       recovered = report.result.end == recovery::TakeoverEnd::kRecovered;
       record.attempts = report.result.attempts;
@@ -315,6 +316,16 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
   record.recover_ms = milliseconds_since(met);
   session_.fault(record);
   return recovered;
+}
+
+// Whether the device has nothing under way any more: an H200 that reports one of these faults has
+// let everything else of that process end, or has stopped it (docs/results: f-drained). The process
+// has one context (`takeover_obstacle`). Of other codes, and of forged ones, that is not known.
+bool Agent::drained(const Incident& incident) const {
+  return latch_.code() == 0 && !incident.context_healthy &&
+         (incident.code == CUDA_ERROR_ILLEGAL_ADDRESS ||
+          incident.code == CUDA_ERROR_LAUNCH_FAILED ||
+          incident.code == CUDA_ERROR_MISALIGNED_ADDRESS);
 }
 
 std::string Agent::takeover_obstacle() {

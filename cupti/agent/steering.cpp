@@ -670,7 +670,12 @@ void Steering::unmake(const std::vector<Arena::Chunk>& chunks) {
     if (Sink* const sink = sink_.load(std::memory_order_acquire)) {
       sink->unmap_memory({chunk.address, chunk.size, chunk.place, chunk.handle});
     }
-    const bool gone = fenced() || driver_.cuMemUnmap(chunk.address, chunk.size) == CUDA_SUCCESS;
+    bool mapped = !fenced();
+    if (!mapped) {
+      const Lock lock(mutex_);
+      mapped = left_mapped_.erase(chunk.address) != 0;
+    }
+    const bool gone = !mapped || driver_.cuMemUnmap(chunk.address, chunk.size) == CUDA_SUCCESS;
     driver_.cuMemRelease(chunk.handle);
     if (gone) {
       const Lock lock(mutex_);
@@ -1077,8 +1082,12 @@ bool Steering::steered_address(std::uint64_t address) const {
           address - options_.host_arena < options_.host_arena_size);
 }
 
-// Of an address at which nothing is allocated: as the driver says of any such.
-Steering::Said Steering::nobodys(CUpointer_attribute attribute, void* value) {
+// Of an address at which nothing is allocated: as an H200's driver says of any such. `mapped`: it
+// lies beside others, in device memory that the driver has not given back.
+Steering::Said Steering::nobodys(CUpointer_attribute attribute, bool mapped, void* value) {
+  if (mapped && attribute != CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) {
+    return Said::kNobody;
+  }
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_MAPPED:
@@ -1099,7 +1108,7 @@ Steering::Said Steering::attribute(CUpointer_attribute attribute, std::uint64_t 
     const Arena::Block* const block = host_arena_->find(address);
     const auto at = block != nullptr ? host_metas_.find(block->address) : host_metas_.end();
     if (at == host_metas_.end() || at->second.freeing) {
-      return nobodys(attribute, value);
+      return nobodys(attribute, false, value);
     }
     switch (attribute) {
       case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -1129,12 +1138,18 @@ Steering::Said Steering::attribute(CUpointer_attribute attribute, std::uint64_t 
   const Arena::Block* const block = arena_->find(address);
   const auto at = block != nullptr ? metas_.find(block->address) : metas_.end();
   if (at == metas_.end() || at->second.freeing) {
-    return nobodys(attribute, value);
+    return nobodys(attribute, arena_->in_chunk(address), value);
   }
   const Meta& meta = at->second;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      put(value, meta.context);
+      put(value, meta.stream_ordered ? nullptr : meta.context);  // a pool belongs to a device
+      return Said::kValue;
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      if (!meta.stream_ordered) {
+        return Said::kNotOurs;
+      }
+      put(value, 0);
       return Said::kValue;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       put(value, static_cast<unsigned>(CU_MEMORYTYPE_DEVICE));
@@ -1180,9 +1195,13 @@ Steering::Said Steering::attribute(CUpointer_attribute attribute, std::uint64_t 
       }
       put(value, static_cast<int>(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE));
       return Said::kValue;
-    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: {
+      const auto chunk = arena_->chunk_of(*block);
+      put(value, attribute == CU_POINTER_ATTRIBUTE_MAPPING_SIZE ? chunk.size : chunk.address);
+      return Said::kValue;
+    }
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       return Said::kNone;
     default:
       return Said::kNotOurs;
@@ -1275,9 +1294,14 @@ void Steering::after(const driver_api::Call& call, const CUpti_CallbackData& dat
     }
     case Hook::kSetPointerAttribute: {
       const auto& p = as<cuPointerSetAttribute_params>(params);
-      if (p.value == nullptr || p.attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
-          p.ptr - options_.arena >= options_.arena_size || !steered_address(p.ptr) ||
-          !(over || did_nothing(result))) {
+      // Memory of cuMemCreate has none that could be set: "not supported".
+      if (p.value == nullptr || p.ptr - options_.arena >= options_.arena_size ||
+          !steered_address(p.ptr) ||
+          !(over || did_nothing(result) || result == CUDA_ERROR_NOT_SUPPORTED)) {
+        break;
+      }
+      if (p.attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
+        result = CUDA_ERROR_INVALID_VALUE;
         break;
       }
       const Lock lock(mutex_);
@@ -1372,12 +1396,13 @@ void Steering::after(const driver_api::Call& call, const CUpti_CallbackData& dat
     }
     case Hook::kMap:
       if (done) {
-        after_map(params);
+        result = after_map(params);
       }
       break;
     case Hook::kUnmap:
-      if (done) {
+      if (done || unmapped_by_fence(params)) {
         after_unmap(params);
+        result = CUDA_SUCCESS;
       }
       break;
     case Hook::kPeerEnable:
@@ -1514,7 +1539,7 @@ CUresult Steering::after_peer(CUcontext context, CUcontext peer, bool enabled) {
 }
 
 // The memory is kept by a handle of our own while it is mapped: the app's may be released by then.
-void Steering::after_map(const void* params) {
+CUresult Steering::after_map(const void* params) {
   const auto& p = as<cuMemMap_params>(params);
   Mapping mapping;
   mapping.size = p.size;
@@ -1531,34 +1556,68 @@ void Steering::after_map(const void* params) {
     }
     mappings_[p.ptr] = mapping;
   }
+  const SteeredMemory memory{p.ptr, p.size, mapping.device, mapping.handle};
   Watcher* const w = watcher();
   if (w != nullptr && mapping.whole && mapping.handle != 0) {
-    w->made(SteeredMemory{p.ptr, p.size, mapping.device, mapping.handle});
+    w->made(memory);
   }
+  if (Sink* const sink = sink_.load(std::memory_order_acquire)) {
+    std::string error = "only a part of an allocation is mapped, or it is not of cuMemCreate";
+    if (!mapping.whole || !sink->map_memory(memory, error)) {
+      notice_("cuMemMap, after a takeover: " + error);
+      driver_.cuMemUnmap(p.ptr, p.size);
+      {
+        const Lock lock(mutex_);
+        mappings_.erase(p.ptr);
+      }
+      if (mapping.handle != 0) {
+        driver_.cuMemRelease(mapping.handle);
+      }
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+// The driver finds nothing where the fence has been; for the program its mappings are there.
+bool Steering::unmapped_by_fence(const void* params) const {
+  const auto& p = as<cuMemUnmap_params>(params);
+  if (!fenced()) {
+    return false;
+  }
+  const Lock lock(mutex_);
+  std::uint64_t end = p.ptr;
+  for (auto at = mappings_.find(p.ptr);
+       at != mappings_.end() && at->first == end && !at->second.here; ++at) {
+    end += at->second.size;
+    if (end - p.ptr >= p.size) {
+      return end - p.ptr == p.size;
+    }
+  }
+  return false;
 }
 
 void Steering::after_unmap(const void* params) {
   const auto& p = as<cuMemUnmap_params>(params);
-  std::vector<CUmemGenericAllocationHandle> handles;
-  std::vector<std::uint64_t> addresses;
+  std::vector<SteeredMemory> gone;
   {
     const Lock lock(mutex_);
     for (auto at = mappings_.lower_bound(p.ptr);
          at != mappings_.end() && at->first - p.ptr < p.size;) {
-      if (at->second.handle != 0) {
-        handles.push_back(at->second.handle);
-      }
-      addresses.push_back(at->first);
+      gone.push_back({at->first, at->second.size, at->second.device, at->second.handle});
       at = mappings_.erase(at);
     }
   }
-  if (Watcher* const w = watcher()) {
-    for (const std::uint64_t address : addresses) {
-      w->gone(address);
+  for (const SteeredMemory& memory : gone) {
+    if (Watcher* const w = watcher()) {
+      w->gone(memory.address);
     }
-  }
-  for (const auto handle : handles) {
-    driver_.cuMemRelease(handle);
+    if (Sink* const sink = sink_.load(std::memory_order_acquire)) {
+      sink->unmap_memory(memory);
+    }
+    if (memory.handle != 0) {
+      driver_.cuMemRelease(memory.handle);
+    }
   }
 }
 
@@ -1668,8 +1727,17 @@ std::string Steering::obstacle() const {
   return {};
 }
 
-bool Steering::fence(std::string& error) {
+bool Steering::fence(bool drained, std::string& error) {
   fenced_.store(true, std::memory_order_release);
+  if (drained) {
+    const Lock lock(mutex_);
+    if (arena_) {
+      for (const Arena::Chunk& chunk : arena_->chunks()) {
+        left_mapped_.insert(chunk.address);
+      }
+    }
+    return true;
+  }
   bool all = true;
   for (const SteeredMemory& one : memory()) {
     const CUresult code = driver_.cuMemUnmap(one.address, one.size);
@@ -1677,6 +1745,10 @@ bool Steering::fence(std::string& error) {
       error = "cuMemUnmap returned " + std::to_string(static_cast<int>(code));
       all = false;
     }
+  }
+  const Lock lock(mutex_);
+  for (auto& [address, mapping] : mappings_) {
+    mapping.here = false;
   }
   return all;
 }

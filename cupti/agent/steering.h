@@ -132,9 +132,11 @@ class Steering {
   std::vector<SharedHost> hosts() const;
   // Why device or host memory that lives now cannot be carried over; empty if all can.
   std::string obstacle() const;
-  // After a fault: unmaps all of it in this process, so that whatever still runs stops. The handles
-  // stay. Memory that is allocated later is made, not mapped, and told to the sink.
-  bool fence(std::string& error);
+  // After a fault. Memory that is allocated from now on is made, not mapped, and told to the sink.
+  // Nothing of the program's may write to the memory that there is any more: where it is known that
+  // nothing runs, `drained`, it stays mapped here until it is unmade (30 us for each piece on an
+  // H200); else all of it is unmapped, so that whatever still runs stops. The handles stay.
+  bool fence(bool drained, std::string& error);
   bool fenced() const { return fenced_.load(std::memory_order_acquire); }
   // From now on the driver's answers to steered calls mean nothing, and waiting is the sink's.
   void set_taken_over(bool on) { taken_over_.store(on, std::memory_order_release); }
@@ -189,6 +191,7 @@ class Steering {
     std::uint64_t size = 0;
     int device = -1;
     bool whole = false;                       // of a whole allocation of device memory
+    bool here = true;                         // in this process too: the fence has not unmapped it
     CUmemGenericAllocationHandle handle = 0;  // retained by us; 0 if that failed
   };
   enum class State : std::uint8_t { kUntried, kOn, kOff };
@@ -224,15 +227,16 @@ class Steering {
   static bool ours(const HostFile& file);
   Watcher* watcher() const { return watcher_.load(std::memory_order_acquire); }
 
-  void after_map(const void* params);
+  CUresult after_map(const void* params);
   void after_unmap(const void* params);
+  bool unmapped_by_fence(const void* params) const;
   CUresult after_peer(CUcontext context, CUcontext peer, bool enabled);
   bool steers(CUmemoryPool pool, int device);
   // The attribute of steered memory as plain memory has it, into `value`. kNotOurs: what the driver
   // said is right.
   // kNone: plain memory has no such value. kNobody: nothing is allocated there.
   enum class Said : std::uint8_t { kNotOurs, kValue, kNone, kNobody };
-  static Said nobodys(CUpointer_attribute attribute, void* value);
+  static Said nobodys(CUpointer_attribute attribute, bool mapped, void* value);
   Said attribute(CUpointer_attribute attribute, std::uint64_t address, void* value) const;
   bool steered_address(std::uint64_t address) const;
   void say_once(std::atomic<bool>& said, const std::string& text);
@@ -253,6 +257,7 @@ class Steering {
   std::atomic<std::int64_t> arrays_{0};
 
   mutable std::mutex mutex_;
+  std::set<std::uint64_t> left_mapped_;      // chunks, by the fence
   std::optional<Arena> arena_, host_arena_;  // there once `state_` is kOn
   std::map<std::uint64_t, Meta> metas_;
   std::map<std::uint64_t, HostMeta> host_metas_;

@@ -765,7 +765,8 @@ class Takeover::Steps final : public recovery::TakeoverSteps {
       return StepResult::done();
     }
     std::string error;
-    return t_.parts_.steering.fence(error) ? StepResult::done() : StepResult::decline(error);
+    return t_.parts_.steering.fence(request_.drained, error) ? StepResult::done()
+                                                             : StepResult::decline(error);
   }
 
   StepResult read_frontier() override {

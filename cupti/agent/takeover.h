@@ -44,6 +44,8 @@ struct TakeoverRequest {
   std::string obstacle;    // that the agent knows of; empty: none
   // The fault may be a stray access of what is replayed: all of that must be proved in bounds.
   bool must_be_in_bounds = false;
+  // Nothing of the process's runs on any device: no fence is needed.
+  bool drained = false;
 };
 struct TakeoverReport {
   recovery::TakeoverResult result;

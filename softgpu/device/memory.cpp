@@ -353,6 +353,21 @@ bool Memory::Find(uint64_t address, Allocation* out) const {
   return FindLocked(address, out);
 }
 
+bool Memory::Beside(uint64_t address) const {
+  constexpr uint64_t kMapped = 2 << 20;
+  std::lock_guard lock(mutex_);
+  const uint64_t page = address / kMapped;
+  auto it = allocations_.lower_bound((page + 1) * kMapped);
+  while (it != allocations_.begin()) {
+    --it;
+    const Allocation& a = it->second;
+    const bool host = a.kind == MemoryKind::kHost || a.kind == MemoryKind::kRegistered;
+    if (!host)
+      return (a.base + a.size - 1) / kMapped >= page;
+  }
+  return false;
+}
+
 void Memory::SetSyncMemops(uint64_t address, bool on) {
   std::lock_guard lock(mutex_);
   auto it = allocations_.upper_bound(address);

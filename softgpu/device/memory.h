@@ -87,6 +87,8 @@ class Memory {
 
   /// The allocation that holds the byte, if any (plain, registered, or mapped with cuMemMap).
   bool Find(uint64_t address, Allocation* out) const;
+  /// Whether the byte lies in the same 2 MiB as live device memory.
+  bool Beside(uint64_t address) const;
   void SetSyncMemops(uint64_t address, bool on);
   /// Is every byte of [address, address+size) in mapped memory that `device` may access so?
   bool Accessible(uint64_t address, uint64_t size, int device, uint8_t need) const;

@@ -207,12 +207,16 @@ constexpr char kIpcMagic[8] = {'s', 'o', 'f', 't', 'm', 'e', 'm', '1'};
 CUresult PointerAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
   Allocation a;
   const bool found = Memory::Get().Find(address, &a);
+  // As an H200 says it: of an address that is free beside others it knows less than of one where
+  // nothing ever was, and memory is mapped by the 2 MiB.
+  const bool beside = !found && Memory::Get().Beside(address);
+  constexpr uint64_t kMapped = 2 << 20;
   const bool host = a.kind == MemoryKind::kHost || a.kind == MemoryKind::kRegistered;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       if (!found)
         return CUDA_ERROR_INVALID_VALUE;
-      *static_cast<CUcontext*>(data) = a.context;
+      *static_cast<CUcontext*>(data) = a.pool ? nullptr : a.context;  // a pool is a device's
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       if (!found)
@@ -265,13 +269,19 @@ CUresult PointerAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr
       *static_cast<size_t*>(data) = a.size;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPED:
+      if (beside)
+        return CUDA_ERROR_INVALID_VALUE;
       *static_cast<int*>(data) = found;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      if (beside)
+        return CUDA_ERROR_INVALID_VALUE;
       *static_cast<unsigned long long*>(data) =
           found && a.physical ? a.physical->properties.requestedHandleTypes : 0;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      if (beside)
+        return CUDA_ERROR_INVALID_VALUE;
       *static_cast<int*>(data) = 0;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
@@ -280,17 +290,20 @@ CUresult PointerAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr
       *static_cast<int*>(data) = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      if (beside)
+        return CUDA_ERROR_INVALID_VALUE;
       *static_cast<CUmemoryPool*>(data) = static_cast<CUmemoryPool>(a.pool);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-      if (!found || a.kind != MemoryKind::kMapped)
+      if (!found || host)
         return CUDA_ERROR_INVALID_VALUE;
-      *static_cast<size_t*>(data) = a.size;
+      *static_cast<size_t*>(data) =
+          (a.base + a.size + kMapped - 1) / kMapped * kMapped - a.base / kMapped * kMapped;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-      if (!found || a.kind != MemoryKind::kMapped)
+      if (!found || host)
         return CUDA_ERROR_INVALID_VALUE;
-      *static_cast<CUdeviceptr*>(data) = a.base;
+      *static_cast<CUdeviceptr*>(data) = a.base / kMapped * kMapped;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       if (!found)

@@ -15,7 +15,8 @@ class AfterFault(unittest.TestCase):
     def setUpClass(cls):
         done = subprocess.run(
             [PROGRAM], capture_output=True, text=True, timeout=250,
-            env=dict(os.environ, LD_LIBRARY_PATH=SOFT, GPURECOVER_CUPTI=SOFT + "/libcupti.so.13", AFTER_FAULT_JOBS="2"))
+            env=dict(os.environ, LD_LIBRARY_PATH=SOFT, GPURECOVER_CUPTI=SOFT + "/libcupti.so.13", AFTER_FAULT_JOBS="2",
+                     AFTER_FAULT_COUNT="2000000"))
         assert done.returncode == 0, done.stderr
         cls.answers = {}
         for line in done.stdout.splitlines():
@@ -23,7 +24,7 @@ class AfterFault(unittest.TestCase):
             cls.answers.setdefault(section, {})[question] = answer
 
     def test_every_section_ran(self):
-        self.assertEqual(len(self.answers), 16)
+        self.assertEqual(len(self.answers), 17)
         for section, answers in self.answers.items():
             self.assertFalse([question for question in answers if question.startswith("SETUP")], section)
             if section.startswith("b-sweep"):
@@ -42,6 +43,12 @@ class AfterFault(unittest.TestCase):
             answers = self.answers[f"a-handles-{way}-faulted"]
             for question in "launch(F, W.stream)", "cuStreamSynchronize(S)", "cuEventQuery(E)", "cuModuleUnload(M)":
                 self.assertEqual(answers[question], "719")
+
+    def test_nothing_runs_once_a_fault_is_reported(self):
+        answers = self.answers["f-drained"]
+        self.assertEqual(len(answers), 18)
+        for question, answer in answers.items():
+            self.assertRegex(answer, r"^7(00|16|19) after .*, then \+0 in 20 ms, \+0 in 500 ms", question)
 
     def test_memory_is_handed_over(self):
         said = self.answers["e-export"]

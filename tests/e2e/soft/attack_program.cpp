@@ -33,6 +33,7 @@ namespace {
   X(cuLaunchKernelEx) X(cuLaunchCooperativeKernel) X(cuLaunchHostFunc) X(cuStreamCreate) \
   X(cuStreamSynchronize) X(cuStreamQuery) X(cuEventCreate) X(cuEventRecord) X(cuEventQuery) \
   X(cuMemCreate) X(cuMemAddressReserve) X(cuMemMap) X(cuMemSetAccess) \
+  X(cuMemUnmap) X(cuMemRelease) X(cuMemAddressFree) \
   X(cuMemGetAllocationGranularity) X(cuStreamBeginCapture_v2) X(cuStreamEndCapture) \
   X(cuGraphInstantiateWithFlags) X(cuGraphLaunch)
 // clang-format on
@@ -333,6 +334,57 @@ int alias() {
   return verdict(code != CUDA_SUCCESS || holds(at[0], numbers(2)));
 }
 
+struct Virtual {
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr address = 0;
+  std::size_t size = 0;
+};
+
+Virtual make_virtual() {
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  Virtual v;
+  MUST(CU(cuMemGetAllocationGranularity)(&v.size, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  MUST(CU(cuMemCreate)(&v.handle, v.size, &prop, 0));
+  CUmemAccessDesc access{prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  MUST(CU(cuMemAddressReserve)(&v.address, v.size, 0, 0, 0));
+  MUST(CU(cuMemMap)(v.address, v.size, 0, v.handle, 0));
+  MUST(CU(cuMemSetAccess)(v.address, v.size, &access, 1));
+  return v;
+}
+
+void unmake(const Virtual& v) {
+  MUST(CU(cuMemUnmap)(v.address, v.size));
+  MUST(CU(cuMemRelease)(v.handle));
+  MUST(CU(cuMemAddressFree)(v.address, v.size));
+}
+
+// Memory that the program maps itself, before and after a fault.
+int mapped() {
+  start();
+  const Virtual in = make_virtual();
+  const Virtual out = make_virtual();
+  MUST(CU(cuMemcpyHtoD_v2)(in.address, numbers().data(), kBytes));
+  MUST(launch(twice, out.address, in.address));
+  const CUresult code = CU(cuCtxSynchronize)();
+  bool good = code != CUDA_SUCCESS || holds(out.address, numbers(2));
+  for (int i = 0; i < 3; ++i) {
+    const Virtual next = make_virtual();
+    MUST(launch(twice, next.address, out.address));
+    MUST(CU(cuCtxSynchronize)());
+    good = good && holds(next.address, numbers(4));
+    unmake(next);
+  }
+  unmake(in);
+  const Virtual again = make_virtual();
+  MUST(launch(twice, again.address, out.address));
+  good = good && holds(again.address, numbers(4));
+  unmake(again);
+  unmake(out);
+  return verdict(good);
+}
+
 // Closes every descriptor but the standard ones, and opens its own on the same numbers.
 int close_all() {
   start();
@@ -534,6 +586,8 @@ int main(int argc, char** argv) {
     return ends(option);
   } else if (mode == "halves") {
     return halves();
+  } else if (mode == "mapped") {
+    return mapped();
   }
   std::fprintf(stderr, "usage: attack_program MODE [OPTION]\n");
   return 64;

@@ -102,6 +102,19 @@ class Attack(unittest.TestCase):
         self.assertEqual(run.said["code"], "214")
         self.check(Run("alias"))
 
+    def test_memory_that_the_program_maps_itself(self):
+        """Before the fault it is handed over; afterwards it is mapped, and unmapped, in both processes. After a
+        launch failure nothing runs any more; after a memory error all is unmapped first."""
+        self.check(Run("mapped"))
+        for kind in "launch-failure", "ecc":
+            for how in "fault", "latch":
+                for standby in "cold", "warm":
+                    with self.subTest(kind=kind, how=how, standby=standby):
+                        run = Run("mapped", inject=self.every(kind=kind, count="--nth") + ["--how", how],
+                                  options=["--standby", standby])
+                        self.assertEqual(self.check(run)["recovered"], 1)
+                        self.assertEqual(run.summary["faults"][0]["outcome"], "recovered-takeover")
+
     def test_descriptors_that_the_program_takes_over_stay_its_own(self):
         for inject in None, self.every(count="--nth", n="3"):
             run = Run("close-all", inject=inject)

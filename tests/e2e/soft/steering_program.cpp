@@ -106,8 +106,17 @@ void attributes_of(const char* name, CUdeviceptr address, CUdeviceptr base) {
   number("rdma capable", CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, 4);
   number("access", CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, 4);
   number("pool", CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, 8);
-  number("mapping size", CU_POINTER_ATTRIBUTE_MAPPING_SIZE, 8);
-  number("mapping base", CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, 8);
+  // Where allocations lie beside each other is the allocator's own business.
+  CUdeviceptr mapping = 0, start_of = 0;
+  std::size_t mapped = 0, bytes = 0;
+  const CUresult known[] = {
+      CU(cuPointerGetAttribute)(&mapped, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, address),
+      CU(cuPointerGetAttribute)(&mapping, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, address),
+      CU(cuPointerGetAttribute)(&start_of, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address),
+      CU(cuPointerGetAttribute)(&bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address)};
+  std::printf("mapping: %d %d, contains it %d, of whole pages %d\n", known[0], known[1],
+              mapping <= start_of && start_of + bytes <= mapping + mapped,
+              mapping % (2 << 20) == 0 && mapped % (2 << 20) == 0);
   number("block id", CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, 8);
 
   // What cudart's cudaPointerGetAttributes asks.

@@ -84,7 +84,17 @@ const char* const kPtx =
     "  @%p1 bra END; mul.wide.u32 %rd2, %r7, 4; add.u64 %rd3, %rd1, %rd2;\n"
     "  st.global.u32 [%rd3], %r2;\n"
     "END: setp.eq.u32 %p2, %r3, 0; @%p2 bra OUT; trap;\n"
-    "OUT: ret; }\n";
+    "OUT: ret; }\n"
+    // Counts in host memory for so many ns or so far, then writes 1 behind the counter.
+    ".visible .entry k_spin(.param .u64 p, .param .u64 ns, .param .u32 n) {\n"
+    "  .reg .b64 %rd<8>; .reg .b32 %r<4>; .reg .pred %p<2>;\n"
+    "  ld.param.u64 %rd1, [p]; ld.param.u64 %rd2, [ns]; ld.param.u32 %r3, [n];\n"
+    "  mov.u64 %rd3, %globaltimer;\n"
+    "  mov.u32 %r1, 0;\n"
+    "AGAIN: add.u32 %r1, %r1, 1; st.volatile.global.u32 [%rd1], %r1;\n"
+    "  mov.u64 %rd4, %globaltimer; sub.u64 %rd5, %rd4, %rd3; setp.lt.u64 %p1, %rd5, %rd2;\n"
+    "  setp.lt.and.u32 %p1, %r1, %r3, %p1;\n"
+    "  @%p1 bra AGAIN; mov.u32 %r2, 1; st.volatile.global.u32 [%rd1+4], %r2; ret; }\n";
 // Never loaded before the fault.
 const char* const kNewPtx =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
@@ -798,18 +808,9 @@ void markers(int dies_at, bool registered) {
 
 enum class Wait { kStream, kContext, kStreamQuery, kEventQuery, kEventSynchronize, kLaunch };
 
-void time_fault(const std::string& kernel, Wait wait) {
-  set_up();
-  CUfunction function = nullptr;
-  MUST(cuModuleGetFunction(&function, world.module, kernel.c_str()));
-  MUST(launch(world.empty, world.stream));
-  MUST(cuStreamSynchronize(world.stream));
-  void* params[] = {&world.buffer};
-  const auto start = Clock::now();
-  MUST(launch(function, world.stream, kernel == "k_misaligned" ? params : nullptr));
+// The code by which a fault in world.stream that was just enqueued is met.
+CUresult meet(Wait wait, Clock::time_point start, const char*& way, long long& polls) {
   CUresult code = CUDA_SUCCESS;
-  long long polls = 0;
-  const char* way = "";
   switch (wait) {
     case Wait::kStream:
       way = "cuStreamSynchronize";
@@ -849,9 +850,73 @@ void time_fault(const std::string& kernel, Wait wait) {
       } while (code == CUDA_SUCCESS && ms_since(start) < 8000);
       break;
   }
+  return code;
+}
+
+void time_fault(const std::string& kernel, Wait wait) {
+  set_up();
+  CUfunction function = nullptr;
+  MUST(cuModuleGetFunction(&function, world.module, kernel.c_str()));
+  MUST(launch(world.empty, world.stream));
+  MUST(cuStreamSynchronize(world.stream));
+  void* params[] = {&world.buffer};
+  const auto start = Clock::now();
+  MUST(launch(function, world.stream, kernel == "k_misaligned" ? params : nullptr));
+  long long polls = 0;
+  const char* way = "";
+  const CUresult code = meet(wait, start, way, polls);
   char text[96];
   std::snprintf(text, sizeof text, "%d after %.2f ms%s%s", code, ms_since(start),
                 polls != 0 ? ", calls " : "", polls != 0 ? std::to_string(polls).c_str() : "");
+  say(kernel + " by " + way, text);
+}
+
+// Whether what another stream has under way at the fault still runs once the fault is reported.
+void drained(const std::string& kernel, Wait wait) {
+  set_up();
+  CUfunction function = nullptr, spin = nullptr;
+  MUST(cuModuleGetFunction(&function, world.module, kernel.c_str()));
+  MUST(cuModuleGetFunction(&spin, world.module, "k_spin"));
+  MUST(launch(world.empty, world.stream));
+  MUST(cuStreamSynchronize(world.stream));
+  CUstream other = nullptr;
+  MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  void* at = nullptr;
+  CUdeviceptr counter = 0;
+  MUST(cuMemHostAlloc(&at, 4096, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+  MUST(cuMemHostGetDevicePointer(&counter, at, 0));
+  volatile auto* words = static_cast<std::uint32_t*>(at);
+  words[0] = 0;
+  words[1] = 0;
+  std::uint64_t ns = 1'500'000'000;
+  const char* const limit = std::getenv("AFTER_FAULT_COUNT");  // for a device with another clock
+  std::uint32_t n = limit != nullptr ? static_cast<std::uint32_t>(std::atoll(limit)) : ~0U;
+  void* spin_params[] = {&counter, &ns, &n};
+  MUST(launch(spin, other, spin_params));
+  const auto start = Clock::now();
+  while (words[0] == 0) {
+    if (ms_since(start) > 5000) {
+      say("SETUP the other kernel did not begin", 0);
+      _exit(4);
+    }
+  }
+  void* params[] = {&world.buffer};
+  MUST(launch(function, world.stream, kernel == "k_misaligned" ? params : nullptr));
+  long long polls = 0;
+  const char* way = "";
+  const CUresult code = meet(wait, start, way, polls);
+  const double met = ms_since(start);
+  // What it wrote before the report may still be on its way for a moment; that is not running.
+  const std::uint32_t at_report = words[0];
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const std::uint32_t soon = words[0];
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const std::uint32_t later = words[0];
+  char text[160];
+  std::snprintf(text, sizeof text,
+                "%d after %.0f ms, counted %u, then +%u in 20 ms, +%u in 500 ms, %s", code, met,
+                at_report, soon - at_report, later - soon,
+                words[1] != 0 ? "it had ended" : "it was stopped");
   say(kernel + " by " + way, text);
 }
 
@@ -991,6 +1056,18 @@ const std::vector<Section>& sections() {
          write_line("#" + std::to_string(std::size(kinds)));
          write_line("?" + std::to_string(i) + "\t" + kinds[i].first);
          time_fault(kinds[i].first, kinds[i].second);
+       }},
+      {"f-drained", true, false,
+       [](std::size_t i) {
+         static constexpr Wait kWaits[] = {Wait::kStream,      Wait::kContext,
+                                           Wait::kStreamQuery, Wait::kEventQuery,
+                                           Wait::kLaunch,      Wait::kEventSynchronize};
+         static constexpr const char* kKernels[] = {"k_trap", "k_illegal", "k_misaligned"};
+         constexpr std::size_t kEach = std::size(kWaits);
+         write_line("#" + std::to_string(kEach * std::size(kKernels)));
+         const char* const kernel = kKernels[i / kEach % std::size(kKernels)];
+         write_line("?" + std::to_string(i) + "\t" + kernel);
+         drained(kernel, kWaits[i % kEach]);
        }},
       {"g-addresses", false, false,
        [](std::size_t i) {

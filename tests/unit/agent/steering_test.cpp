@@ -788,7 +788,7 @@ TEST_F(SteeringTest, AfterTheFenceNothingIsMappedHereAndTheSinkIsTold) {
   Recorder sink;
   steering_.set_sink(&sink);
   std::string error;
-  ASSERT_TRUE(steering_.fence(error)) << error;
+  ASSERT_TRUE(steering_.fence(false, error)) << error;
   EXPECT_TRUE(driver_state_.mapped.empty());
   EXPECT_EQ(driver_state_.handles.size(), 2U);
   EXPECT_EQ(steering_.memory().size(), 2U);
@@ -814,6 +814,74 @@ TEST_F(SteeringTest, AfterTheFenceNothingIsMappedHereAndTheSinkIsTold) {
   p.ptr = c + 100;
   EXPECT_EQ(call("cuPointerGetAttribute", p, CUDA_ERROR_INVALID_VALUE), CUDA_SUCCESS);
   EXPECT_EQ(start, c);
+}
+
+TEST_F(SteeringTest, WhereNothingRunsTheFenceLeavesMappedWhatIsUnmappedWhenItIsUnmade) {
+  CUdeviceptr a = 0, b = 0, c = 0;
+  driver_state_.capacity = 1024 * kMiB;
+  ASSERT_EQ(alloc(&a, 4 * kMiB), CUDA_SUCCESS);
+  ASSERT_EQ(alloc(&b, 300 * kMiB), CUDA_SUCCESS);  // more than is kept
+  Recorder sink;
+  steering_.set_sink(&sink);
+  std::string error;
+  ASSERT_TRUE(steering_.fence(true, error)) << error;
+  EXPECT_EQ(driver_state_.mapped.size(), 2U);
+  steering_.set_taken_over(true);
+  EXPECT_EQ(alloc(&c, 310 * kMiB, kSticky), CUDA_SUCCESS);
+  EXPECT_EQ(sink.mapped, std::vector<std::uint64_t>{c});
+  EXPECT_EQ(driver_state_.mapped.size(), 2U) << "what is new is not this process's to use";
+  EXPECT_EQ(free(b, kSticky), CUDA_SUCCESS);
+  EXPECT_FALSE(driver_state_.mapped.contains(b)) << "its memory would not be free";
+  EXPECT_EQ(driver_state_.mapped.size(), 1U);
+  EXPECT_EQ(free(c, kSticky), CUDA_SUCCESS);
+  EXPECT_EQ(driver_state_.mapped.size(), 1U);
+  EXPECT_EQ(driver_state_.handles.size(), 1U);
+}
+
+// The app's own mappings after a fault: this process's driver and the standby both have them.
+TEST_F(SteeringTest, MappingsOfTheProgramAreMadeAndUnmadeInTheStandbyToo) {
+  constexpr std::uint64_t kBase = 0x6000'0000'0000;
+  driver_state_.exportable = false;
+  const auto map_at = [&](std::uint64_t address) {
+    CUmemGenericAllocationHandle handle = 0;
+    CUmemAllocationProp properties{};
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    cuMemCreate_params create{};
+    create.handle = &handle;
+    create.size = 2 * kMiB;
+    create.prop = &properties;
+    EXPECT_EQ(call("cuMemCreate", create, CUDA_ERROR_NOT_SUPPORTED), CUDA_SUCCESS);
+    driver_state_.mapped[address] = handle;
+    cuMemMap_params map{};
+    map.ptr = address;
+    map.size = 2 * kMiB;
+    map.handle = handle;
+    return call("cuMemMap", map, CUDA_SUCCESS);
+  };
+  const auto unmap_at = [&](std::uint64_t address) {
+    const bool there = driver_state_.mapped.erase(address) != 0;
+    cuMemUnmap_params unmap{};
+    unmap.ptr = address;
+    unmap.size = 2 * kMiB;
+    return call("cuMemUnmap", unmap, there ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+  };
+  ASSERT_EQ(map_at(kBase), CUDA_SUCCESS);
+  std::string error;
+  ASSERT_TRUE(steering_.fence(false, error)) << error;
+  EXPECT_TRUE(driver_state_.mapped.empty());
+  Recorder sink;
+  steering_.set_sink(&sink);
+  steering_.set_taken_over(true);
+  ASSERT_EQ(map_at(kBase + 8 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(sink.mapped, std::vector<std::uint64_t>{kBase + 8 * kMiB});
+  sink.good = false;
+  EXPECT_EQ(map_at(kBase + 16 * kMiB), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_FALSE(driver_state_.mapped.contains(kBase + 16 * kMiB));
+  EXPECT_EQ(unmap_at(kBase + 4 * kMiB), CUDA_ERROR_INVALID_VALUE) << "nobody's";
+  EXPECT_EQ(unmap_at(kBase), CUDA_SUCCESS) << "for the program it was still mapped";
+  EXPECT_EQ(unmap_at(kBase), CUDA_ERROR_INVALID_VALUE) << "not twice";
+  EXPECT_EQ(unmap_at(kBase + 8 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(sink.unmapped, (std::vector<std::uint64_t>{kBase, kBase + 8 * kMiB}));
 }
 
 }  // namespace
