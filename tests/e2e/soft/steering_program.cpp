@@ -16,10 +16,12 @@
 #include <cuda.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <random>
 #include <string>
 #include <thread>
@@ -114,9 +116,13 @@ void attributes_of(const char* name, CUdeviceptr address, CUdeviceptr base) {
       CU(cuPointerGetAttribute)(&mapping, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, address),
       CU(cuPointerGetAttribute)(&start_of, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address),
       CU(cuPointerGetAttribute)(&bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address)};
-  std::printf("mapping: %d %d, contains it %d, of whole pages %d\n", known[0], known[1],
-              mapping <= start_of && start_of + bytes <= mapping + mapped,
-              mapping % (2 << 20) == 0 && mapped % (2 << 20) == 0);
+  std::printf("mapping: %d %d", known[0], known[1]);
+  if (std::count(std::begin(known), std::end(known), CUDA_SUCCESS) == 4) {
+    std::printf(" contains it %d, of whole pages %d",
+                mapping <= start_of && start_of + bytes <= mapping + mapped,
+                mapping % (2 << 20) == 0 && mapped % (2 << 20) == 0);
+  }
+  std::printf("\n");
   number("block id", CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, 8);
 
   // What cudart's cudaPointerGetAttributes asks.
