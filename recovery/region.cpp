@@ -121,10 +121,18 @@ void Region::kept(const AccessSets& sets) {
 }
 
 void Region::join(const AccessSets& sets) {
-  unite(exposed_, sets.reads, scratch_);
+  subtract(sets.reads, written_, reads_);
+  unite(exposed_, reads_, scratch_);
   if (scratch_ != exposed_) {
     std::swap(exposed_, scratch_);
     known_.fill(0);
+  }
+  if (!sets.must_writes.empty()) {
+    // To know of more only lets more join, so what is known already holds.
+    unite(written_, sets.must_writes, scratch_);
+    if (scratch_.size() <= kMaxRanges) {
+      std::swap(written_, scratch_);
+    }
   }
   known_[sets.key % known_.size()] = sets.key;
   ++launches_;
@@ -138,6 +146,7 @@ void Region::end() {
     --no_copies_for_;
   }
   exposed_.clear();
+  written_.clear();
   copied_.clear();
   launches_ = 0;
   copies_ = 0;

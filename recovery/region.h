@@ -11,17 +11,20 @@
 // Which launches of one stream may be replayed together (docs/regions.md).
 namespace gpurecover::recovery {
 
-// What a launch reads and writes, as its verdict has it: sorted, merged. `key` names the content:
-// two of the same key, which is never 0, have the same ranges.
+// What a launch may read and write, and what it surely writes (of `writes`), as its verdict has it:
+// sorted, merged. `key` names the content: two of the same key, which is never 0, have the same
+// ranges.
 struct AccessSets {
   std::uint64_t key = 0;
   std::vector<idempotency::Range> reads;
   std::vector<idempotency::Range> writes;
+  std::vector<idempotency::Range> must_writes;
 };
 
 // A run of idempotent launches of one stream that is replayed from its start, whatever part of it
 // ran. A launch may join if it writes nothing that it or an earlier one of the run reads, except
-// for bytes of which a copy was kept before they could change.
+// for bytes that were surely written by a member before that, and bytes of which a copy was kept
+// before they could change.
 //
 // Not thread-safe; no CUDA call; allocates nothing once warm.
 class Region {
@@ -66,9 +69,10 @@ class Region {
   // Members whose kind has joined since `exposed_` or `copied_` last changed, by key: another such
   // one changes nothing.
   std::array<std::uint64_t, 8> known_{};
-  std::vector<idempotency::Range> exposed_;  // bytes that a member reads
+  std::vector<idempotency::Range> exposed_;  // that a member reads as they were before the region
+  std::vector<idempotency::Range> written_;  // that a member has surely written
   std::vector<idempotency::Range> copied_;   // of which there is a copy
-  std::vector<idempotency::Range> to_keep_, scratch_;
+  std::vector<idempotency::Range> to_keep_, scratch_, reads_;
   std::uint32_t copies_ = 0;
   bool wants_copies_ = false;
   // A copy pays where the same memory is written again and again; else a marker costs less. So

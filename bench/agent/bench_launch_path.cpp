@@ -23,6 +23,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -153,8 +155,25 @@ int main(int argc, char** argv) {
   const unsigned calls = argc > 1 ? static_cast<unsigned>(std::atoi(argv[1])) : 20000;
   const unsigned rounds = argc > 2 ? static_cast<unsigned>(std::atoi(argv[2])) : 21;
   if (calls == 0 || rounds == 0) {
-    std::fprintf(stderr, "usage: bench_launch_path [CALLS [ROUNDS]]\n");
+    std::fprintf(stderr, "usage: bench_launch_path [CALLS [ROUNDS [SHAPE...]]]\n");
     return 2;
+  }
+  std::vector<std::pair<Shape, std::string>> shapes;
+  for (int i = 3; i < argc; ++i) {
+    for (const auto& [shape, name] : kShapes) {
+      if (name == std::string_view(argv[i])) {
+        shapes.emplace_back(shape, name);
+      }
+    }
+    if (shapes.size() != static_cast<std::size_t>(i - 2)) {
+      std::fprintf(stderr, "bench_launch_path: no shape '%s'\n", argv[i]);
+      return 2;
+    }
+  }
+  if (shapes.empty()) {
+    for (const auto& [shape, name] : kShapes) {
+      shapes.emplace_back(shape, name);
+    }
   }
   std::string here = argv[0];
   here.resize(here.rfind('/') == std::string::npos ? 0 : here.rfind('/') + 1);
@@ -201,7 +220,7 @@ int main(int argc, char** argv) {
   }
   std::printf("%-9s %10s %10s %14s   (ns per launch, median of %u rounds of %u)\n", "shape",
               "agent", "empty", "agent - empty", rounds, calls);
-  for (const auto& [shape, name] : kShapes) {
+  for (const auto& [shape, name] : shapes) {
     ns_per_launch(launcher, shape, callback, userdata, 1000);
     std::vector<double> agent;
     std::vector<double> empty;
@@ -211,7 +230,8 @@ int main(int argc, char** argv) {
       empty.push_back(ns_per_launch(launcher, shape, empty_callback, nullptr, calls));
       above.push_back(agent.back() - empty.back());
     }
-    std::printf("%-9s %10.1f %10.1f %14.1f\n", name, median(agent), median(empty), median(above));
+    std::printf("%-9s %10.1f %10.1f %14.1f\n", name.c_str(), median(agent), median(empty),
+                median(above));
   }
   return 0;
 }

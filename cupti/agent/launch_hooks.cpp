@@ -273,6 +273,7 @@ Judgement Agent::judge_anew(ThreadState& state, Kernel& kernel, const LaunchCall
       entry.sets.key = next_sets_.fetch_add(1, std::memory_order_relaxed) + 1;
       entry.sets.reads = verdict.reads;
       entry.sets.writes = verdict.writes;
+      entry.sets.must_writes = verdict.must_writes;
     }
     entry.judgement = judgement;
     entry.kernel = &kernel;

@@ -38,6 +38,7 @@ enum class Break {
   kCopyOverUnorderedWrite,  // copies are never void
   kFrontierIgnored,         // only the stream that failed is looked at
   kOrderTrusted,            // of two threads on one stream
+  kMayWriteTakenForMust,
 };
 
 std::uint64_t mix(std::uint64_t x) {
@@ -51,6 +52,7 @@ std::uint64_t mix(std::uint64_t x) {
 struct ModelKernel {
   std::uint64_t id = 0;
   std::vector<Range> reads, writes;  // cells, exactly
+  std::vector<Range> must;           // some of `writes`: written whatever it reads
   AccessSets declared;               // whole allocations
   bool replayable = false;
 };
@@ -80,8 +82,8 @@ void execute(const ModelKernel& kernel, Memory& memory, Some&& some) {
   for (const Range& range : kernel.writes) {
     for (std::uint64_t i = range.begin; i < range.end; ++i) {
       const std::uint64_t value = mix(h + i);
-      // What it writes depends on the data too.
-      if ((value >> 8 & 3) != 0 && some()) {
+      // What else it writes depends on the data too.
+      if ((touches(kernel.must, {{i, i + 1}}) || (value >> 8 & 3) != 0) && some()) {
         memory[i] = static_cast<std::uint8_t>(value);
       }
     }
@@ -164,6 +166,21 @@ class Model {
   }
   void add_kernel(std::vector<Range> reads, std::vector<Range> writes) {
     ModelKernel kernel;
+    for (const Range& range : writes) {
+      if (one_in(2)) {
+        kernel.must.push_back(range);
+      }
+    }
+    std::sort(kernel.must.begin(), kernel.must.end(),
+              [](auto& a, auto& b) { return a.begin < b.begin; });
+    for (const Range& range : kernel.must) {
+      auto& known = kernel.declared.must_writes;
+      if (!known.empty() && range.begin <= known.back().end) {
+        known.back().end = std::max(known.back().end, range.end);
+      } else {
+        known.push_back(range);
+      }
+    }
     kernel.id = kernels_.size() + 1;
     for (const Range& range : reads) {
       declare(kernel.declared.reads, range);
@@ -174,6 +191,9 @@ class Model {
     kernel.reads = std::move(reads);
     kernel.writes = std::move(writes);
     kernel.declared.key = 10 * kernel.id;
+    if (broken_ == Break::kMayWriteTakenForMust) {
+      kernel.declared.must_writes = kernel.declared.writes;
+    }
     kernel.replayable = !touches(kernel.declared.reads, kernel.declared.writes);
     if (broken_ == Break::kSetsExchanged) {
       std::swap(kernel.declared.reads, kernel.declared.writes);
@@ -626,7 +646,8 @@ INSTANTIATE_TEST_SUITE_P(Rules, BrokenRuleTest,
                          testing::Values(Break::kMarkerAfterTheWrongOperation,
                                          Break::kLegacyEdgeIgnored, Break::kSynchronizationIgnored,
                                          Break::kSetsExchanged, Break::kCopyOverUnorderedWrite,
-                                         Break::kFrontierIgnored, Break::kOrderTrusted),
+                                         Break::kFrontierIgnored, Break::kOrderTrusted,
+                                         Break::kMayWriteTakenForMust),
                          [](const auto& info) {
                            switch (info.param) {
                              case Break::kMarkerAfterTheWrongOperation:
@@ -643,6 +664,8 @@ INSTANTIATE_TEST_SUITE_P(Rules, BrokenRuleTest,
                                return "FrontierIgnored";
                              case Break::kOrderTrusted:
                                return "OrderTrusted";
+                             case Break::kMayWriteTakenForMust:
+                               return "MayWriteTakenForMust";
                              case Break::kNone:
                                break;
                            }
