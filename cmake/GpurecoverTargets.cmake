@@ -9,6 +9,10 @@ target_compile_options(gpurecover_flags INTERFACE
                        $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 target_include_directories(gpurecover_flags INTERFACE ${PROJECT_SOURCE_DIR})
 if(GPURECOVER_SANITIZE)
+  # GCC 12 takes what it makes of the sanitizers' checks for overflows.
+  target_compile_options(gpurecover_flags INTERFACE
+                         $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow -Wno-array-bounds
+                                                  -Wno-stringop-overread>)
   add_compile_options(-fsanitize=${GPURECOVER_SANITIZE} -fno-omit-frame-pointer)
   if(GPURECOVER_SANITIZE MATCHES "undefined")
     add_compile_options(-fno-sanitize-recover=undefined)

@@ -59,6 +59,32 @@ image::ComputeCapability KernelTable::device_of_current_context() {
   return cc;
 }
 
+namespace {
+
+void note_judged_bytes(Kernel& kernel) {
+  std::vector<idempotency::ArgumentBytes> all;
+  for (const auto& summary : {kernel.summary, kernel.declared}) {
+    if (summary != nullptr) {
+      const auto some = idempotency::argument_bytes(*summary);
+      all.insert(all.end(), some.begin(), some.end());
+    }
+  }
+  // What both name is copied twice, which does no harm.
+  std::uint64_t bytes = 0;
+  for (auto& piece : all) {
+    piece.end = std::min(piece.end, kernel.param_bytes);
+    piece.begin = std::min(piece.begin, piece.end);
+    bytes += piece.end - piece.begin;
+  }
+  kernel.judged_whole = bytes >= kernel.param_bytes;
+  if (!kernel.judged_whole) {
+    kernel.judged = std::move(all);
+    kernel.judged_bytes = static_cast<std::uint32_t>(bytes);
+  }
+}
+
+}  // namespace
+
 std::unique_ptr<Kernel> KernelTable::make(CUfunction handle, CUcontext context,
                                           const char* symbol_hint) {
   (void)context;
@@ -127,6 +153,7 @@ std::unique_ptr<Kernel> KernelTable::make(CUfunction handle, CUcontext context,
     }
   }
 
+  note_judged_bytes(*kernel);
   if (kernel->summary != nullptr) {
     for (const std::string& symbol : kernel->summary->symbols) {
       CUdeviceptr address = 0;

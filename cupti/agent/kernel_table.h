@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include "cupti/agent/image_store.h"
 #include "cupti/agent/session.h"
 #include "cupti/driver_api/driver.h"
+#include "idempotency/argument_bytes.h"
 #include "idempotency/verdict.h"
 
 namespace gpurecover::agent {
@@ -43,6 +45,10 @@ struct Kernel {
   std::shared_ptr<const idempotency::KernelSummary> summary;  // null: see unknown_reason
   std::shared_ptr<const idempotency::KernelSummary> declared;
   std::string unknown_reason;
+  // What of the parameter block verdicts can depend on; all of it if `judged_whole`.
+  std::vector<idempotency::ArgumentBytes> judged;
+  std::uint32_t judged_bytes = 0;
+  bool judged_whole = true;
   ModuleSymbols symbols;
   const void* owner = nullptr;  // CUmodule, or CUlibrary if `library`; null: not known
   bool library = false;
@@ -108,5 +114,21 @@ class KernelTable {
 // neither gives all of it.
 bool gather_arguments(const Kernel& kernel, void* const* kernel_params, void* const* extra,
                       std::vector<std::byte>& out);
+
+// What of the packed block `arguments` of a launch its verdict can depend on: the block itself, or
+// a part of it put together in `scratch`.
+inline std::span<const std::byte> judged_part(const Kernel& kernel,
+                                              const std::vector<std::byte>& arguments,
+                                              std::vector<std::byte>& scratch) {
+  if (kernel.judged_whole) [[likely]] {
+    return arguments;
+  }
+  scratch.resize(kernel.judged_bytes);
+  std::byte* to = scratch.data();
+  for (const idempotency::ArgumentBytes& piece : kernel.judged) {
+    to = std::copy(arguments.data() + piece.begin, arguments.data() + piece.end, to);
+  }
+  return scratch;
+}
 
 }  // namespace gpurecover::agent

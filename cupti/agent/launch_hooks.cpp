@@ -218,14 +218,18 @@ Judgement Agent::judge(ThreadState& state, Kernel& kernel, const LaunchCall& lau
   LaunchKey key;
   key.cacheable = gather_arguments(kernel, launch.kernel_params, launch.extra, state.arguments);
   state.call.gathered = key.cacheable;
+  if (key.cacheable) [[likely]] {
+    key.arguments = judged_part(kernel, state.arguments, state.judged);
+  }
   key.map_generation = memory_.generation();
   key.kernel_generation = kernels_.generation();
   const auto holds = [&](const CachedJudgement& entry) {
     // memcmp because `==` of vectors of std::byte goes byte by byte.
     return entry.kernel == &kernel && entry.map_generation == key.map_generation &&
            entry.kernel_generation == key.kernel_generation && same(entry.dimensions, launch) &&
-           entry.arguments.size() == state.arguments.size() &&
-           std::memcmp(entry.arguments.data(), state.arguments.data(), entry.arguments.size()) == 0;
+           entry.arguments.size() == key.arguments.size() &&
+           (entry.arguments.empty() ||
+            std::memcmp(entry.arguments.data(), key.arguments.data(), entry.arguments.size()) == 0);
   };
   if (key.cacheable) [[likely]] {
     for (const std::uint32_t place : state.recent) {
@@ -234,7 +238,7 @@ Judgement Agent::judge(ThreadState& state, Kernel& kernel, const LaunchCall& lau
       }
     }
   }
-  const std::uint64_t hash = XXH3_64bits_withSeed(state.arguments.data(), state.arguments.size(),
+  const std::uint64_t hash = XXH3_64bits_withSeed(key.arguments.data(), key.arguments.size(),
                                                   reinterpret_cast<std::uint64_t>(&kernel));
   key.place = JudgementCache::place_of(hash);
   if (key.cacheable) [[likely]] {
@@ -263,7 +267,7 @@ Judgement Agent::judge_anew(ThreadState& state, Kernel& kernel, const LaunchCall
   if (key.cacheable) {
     CachedJudgement& entry = state.judgements.make_room(key.place);
     entry.kernel = nullptr;  // what follows may fail for want of memory
-    entry.arguments = state.arguments;
+    entry.arguments.assign(key.arguments.begin(), key.arguments.end());
     entry.map_generation = key.map_generation;
     entry.kernel_generation = key.kernel_generation;
     entry.dimensions = {launch.grid[0],  launch.grid[1],  launch.grid[2],     launch.block[0],

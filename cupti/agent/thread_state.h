@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -33,14 +34,15 @@ struct Judgement {
   const recovery::AccessSets* sets = nullptr;
 };
 
-// What one thread has judged lately. An entry counts only if kernel, arguments (all bytes),
-// dimensions and the generations of memory map and kernel table are the same.
+// What one thread has judged lately. An entry counts only if kernel, arguments (all bytes that the
+// verdict can depend on), dimensions and the generations of memory map and kernel table are the
+// same.
 struct CachedJudgement {
   const Kernel* kernel = nullptr;
   std::uint64_t map_generation = 0;
   std::uint64_t kernel_generation = 0;
   std::array<std::uint32_t, 7> dimensions = {};
-  std::vector<std::byte> arguments;
+  std::vector<std::byte> arguments;  // judged_part
   recovery::AccessSets sets;
   Judgement judgement;  // without the pointer to `sets`, for entries move
 
@@ -70,7 +72,8 @@ class JudgementCache {
 
 // What a judgement is kept under beside the launch itself, and where.
 struct LaunchKey {
-  bool cacheable = false;  // all arguments could be read
+  bool cacheable = false;                // all arguments could be read
+  std::span<const std::byte> arguments;  // judged_part
   std::uint64_t map_generation = 0;
   std::uint64_t kernel_generation = 0;
   std::size_t place = 0;
@@ -141,6 +144,7 @@ struct alignas(64) ThreadState {
   // Of a call that waits: each stream's log, and how far it was settled at the enter.
   std::vector<std::pair<recovery::StreamLog*, std::uint64_t>> settled;
   std::vector<std::byte> arguments;
+  std::vector<std::byte> judged;  // see judged_part
   idempotency::Verdict verdict;
   // A power of two.
   static constexpr std::size_t kHandles = 256;
