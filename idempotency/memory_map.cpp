@@ -71,6 +71,12 @@ void MemoryMap::insert(const Allocation& allocation) {
   const std::unique_lock lock(mutex_);
   erase_overlaps_locked(a.address, a.end());
   allocations_.insert(one.extract(one.begin()));
+  // Before the generation says so: whoever has read that finds these at least.
+  const std::uint64_t low = a.address - std::min(a.gap_before, a.address);
+  const std::uint64_t high = saturating_end(a.end(), a.gap_after);
+  lowest_.store(std::min(lowest_.load(std::memory_order_relaxed), low), std::memory_order_relaxed);
+  highest_.store(std::max(highest_.load(std::memory_order_relaxed), high),
+                 std::memory_order_relaxed);
   generation_.fetch_add(1, std::memory_order_acq_rel);
 }
 

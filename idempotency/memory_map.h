@@ -79,6 +79,12 @@ class MemoryMap {
   // Grows with every change, never repeats; readable without a lock. A verdict that was computed
   // wholly between two reads of the same generation is valid for that generation.
   std::uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
+  // Whether `find` may find something at the address: false is for sure, as of the latest
+  // generation that this thread has read before. Without a lock; a few instructions.
+  bool may_find(std::uint64_t address) const {
+    return address >= lowest_.load(std::memory_order_relaxed) &&
+           address <= highest_.load(std::memory_order_relaxed);
+  }
 
  private:
   friend class MemoryReader;
@@ -88,6 +94,8 @@ class MemoryMap {
   mutable std::shared_mutex mutex_;
   std::map<std::uint64_t, Allocation> allocations_;
   std::atomic<std::uint64_t> generation_{1};
+  // All that was ever in an allocation or its gaps lies between them; they only move apart.
+  std::atomic<std::uint64_t> lowest_{~std::uint64_t{0}}, highest_{0};
 };
 
 // Holds the read lock, so that several look-ups see one state. Do not call the map's own functions

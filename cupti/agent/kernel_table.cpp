@@ -71,15 +71,16 @@ void note_judged_bytes(Kernel& kernel) {
   }
   // What both name is copied twice, which does no harm.
   std::uint64_t bytes = 0;
+  bool pointers = false;
   for (auto& piece : all) {
     piece.end = std::min(piece.end, kernel.param_bytes);
     piece.begin = std::min(piece.begin, piece.end);
     bytes += piece.end - piece.begin;
+    pointers |= piece.pointers;
   }
-  kernel.judged_whole = bytes >= kernel.param_bytes;
+  kernel.judged_whole = !pointers && bytes >= kernel.param_bytes;
   if (!kernel.judged_whole) {
     kernel.judged = std::move(all);
-    kernel.judged_bytes = static_cast<std::uint32_t>(bytes);
   }
 }
 

@@ -3,7 +3,6 @@
 
 #include <cuda.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -47,7 +46,6 @@ struct Kernel {
   std::string unknown_reason;
   // What of the parameter block verdicts can depend on; all of it if `judged_whole`.
   std::vector<idempotency::ArgumentBytes> judged;
-  std::uint32_t judged_bytes = 0;
   bool judged_whole = true;
   ModuleSymbols symbols;
   const void* owner = nullptr;  // CUmodule, or CUlibrary if `library`; null: not known
@@ -116,18 +114,15 @@ bool gather_arguments(const Kernel& kernel, void* const* kernel_params, void* co
                       std::vector<std::byte>& out);
 
 // What of the packed block `arguments` of a launch its verdict can depend on: the block itself, or
-// a part of it put together in `scratch`.
+// what matters of it, put together in `scratch`. To be asked after the map's generation.
 inline std::span<const std::byte> judged_part(const Kernel& kernel,
                                               const std::vector<std::byte>& arguments,
+                                              const idempotency::MemoryMap& memory,
                                               std::vector<std::byte>& scratch) {
   if (kernel.judged_whole) [[likely]] {
     return arguments;
   }
-  scratch.resize(kernel.judged_bytes);
-  std::byte* to = scratch.data();
-  for (const idempotency::ArgumentBytes& piece : kernel.judged) {
-    to = std::copy(arguments.data() + piece.begin, arguments.data() + piece.end, to);
-  }
+  idempotency::put_together(kernel.judged, arguments, memory, scratch);
   return scratch;
 }
 

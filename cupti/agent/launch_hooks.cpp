@@ -218,11 +218,11 @@ Judgement Agent::judge(ThreadState& state, Kernel& kernel, const LaunchCall& lau
   LaunchKey key;
   key.cacheable = gather_arguments(kernel, launch.kernel_params, launch.extra, state.arguments);
   state.call.gathered = key.cacheable;
-  if (key.cacheable) [[likely]] {
-    key.arguments = judged_part(kernel, state.arguments, state.judged);
-  }
   key.map_generation = memory_.generation();
   key.kernel_generation = kernels_.generation();
+  if (key.cacheable) [[likely]] {
+    key.arguments = judged_part(kernel, state.arguments, memory_, state.judged);
+  }
   const auto holds = [&](const CachedJudgement& entry) {
     // memcmp because `==` of vectors of std::byte goes byte by byte.
     return entry.kernel == &kernel && entry.map_generation == key.map_generation &&
