@@ -313,7 +313,8 @@ std::string to_json(const AnalysedFile& file, std::string_view tool, Detail deta
   return text + std::string(kEndBegin) + hash + std::string(kEndEnd);
 }
 
-std::string to_text(const AnalysedFile& file) {
+std::string to_text(const AnalysedFile& file,
+                    const std::function<std::string(const std::string&)>& name_of) {
   std::string out = file.name + "\n";
   for (const AnalysedImage& image : file.images) {
     out += "  " +
@@ -324,7 +325,7 @@ std::string to_text(const AnalysedFile& file) {
       out += ", in " + image.section;
     out += image.note.empty() ? "\n" : ": " + image.note + "\n";
     for (const AnalysedKernel& kernel : image.kernels) {
-      out += "    " + kernel.name + ": " + std::to_string(kernel.parameters.size()) +
+      out += "    " + name_of(kernel.name) + ": " + std::to_string(kernel.parameters.size()) +
              (kernel.parameters.size() == 1 ? " parameter\n" : " parameters\n");
       if (!kernel.summary) {
         out += "      unknown: " + kernel.reason + "\n";

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -86,7 +87,8 @@ enum class Detail : std::uint8_t {
 };
 // One JSON object and a newline.
 std::string to_json(const AnalysedFile& file, std::string_view tool, Detail detail);
-// The same for people.
-std::string to_text(const AnalysedFile& file);
+// The same for people; `name_of` makes what stands for a kernel of the name in the image.
+std::string to_text(const AnalysedFile& file,
+                    const std::function<std::string(const std::string&)>& name_of);
 
 }  // namespace gpurecover::idempotency

@@ -257,7 +257,7 @@ TEST(SideFile, MembersOfTheSameNameDeeperDownAreOthers) {
 }
 
 TEST(SideFile, SaysWhatIsDoneThroughEachArgument) {
-  const std::string text = to_text(analysed());
+  const std::string text = to_text(analysed(), [](const std::string& name) { return name; });
   EXPECT_NE(text.find("copy: 3 parameters"), std::string::npos) << text;
   EXPECT_NE(text.find("arg0: read; exact"), std::string::npos) << text;
   EXPECT_NE(text.find("arg1: write, must-write; exact"), std::string::npos) << text;
