@@ -2,6 +2,7 @@
 // What a verdict costs, over the launches of tests/corpus, beside an empty look-up in a hash table.
 //
 //   bench_verdict [--json] [--rounds N] [--form clang|nvcc|sass]   verdicts
+//   bench_verdict --verdicts [--form clang|nvcc|sass]              what is decided
 //   bench_verdict [--json] --analyse FILE                          time and memory of an analysis
 //
 //   look-up   the arguments are hashed and looked up in the agent's cache, which is empty
@@ -228,13 +229,37 @@ double each_ns(unsigned calls, F&& call) {
   return ns_since(start) / calls;
 }
 
-int verdicts(const std::string& form, unsigned rounds, bool json, bool list) {
+// What is decided, to be compared with what another build decides.
+void print(const Case& c, const idempotency::Verdict& v) {
+  std::printf("%s %s %s %s %d%d%d\n", c.name.c_str(), std::string(name_of(v.kind)).c_str(),
+              std::string(name_of(v.trust)).c_str(), v.reason.c_str(), v.all_in_bounds,
+              v.ranges_complete, v.proved_clobber);
+  for (const auto& [what, list] : {std::pair{"reads", &v.reads},
+                                   {"writes", &v.writes},
+                                   {"clobbered", &v.clobbered},
+                                   {"covered", &v.covered},
+                                   {"must-writes", &v.must_writes}}) {
+    for (const idempotency::Range& r : *list)
+      std::printf("  %s %llx %llx %d\n", what, static_cast<unsigned long long>(r.begin),
+                  static_cast<unsigned long long>(r.end), r.exact);
+  }
+}
+
+int verdicts(const std::string& form, unsigned rounds, bool json, bool list, bool show) {
   Memory memory;
   std::vector<Case> cases = read_corpus(form, memory);
   if (cases.empty()) {
     std::fprintf(stderr, "bench_verdict: no kernels of form %s in %s; build corpus_images\n",
                  form.c_str(), CORPUS_BUILT);
     return 1;
+  }
+  if (show) {
+    idempotency::Verdict verdict;
+    for (const Case& c : cases) {
+      idempotency::decide(*c.summary, c.arguments, c.dimensions, memory.map, c.symbols, verdict);
+      print(c, verdict);
+    }
+    return 0;
   }
   const auto empty = std::make_unique<Cache>();
   const auto full = std::make_unique<Cache>();
@@ -383,7 +408,7 @@ int analyse(const std::string& path, bool json) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool json = false, list = false;
+  bool json = false, list = false, show = false;
   unsigned rounds = 21;
   std::string form = "nvcc", file;
   for (int k = 1; k < argc; ++k) {
@@ -393,6 +418,8 @@ int main(int argc, char** argv) {
       json = true;
     } else if (word == "--list") {
       list = true;
+    } else if (word == "--verdicts") {
+      show = true;
     } else if (word == "--rounds" && more) {
       rounds = static_cast<unsigned>(std::max(1, std::atoi(argv[++k])));
     } else if (word == "--form" && more) {
@@ -402,9 +429,10 @@ int main(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "usage: bench_verdict [--json] [--list] [--rounds N] [--form clang|nvcc|sass]\n"
+                   "       bench_verdict --verdicts [--form clang|nvcc|sass]\n"
                    "       bench_verdict [--json] --analyse FILE\n");
       return 2;
     }
   }
-  return file.empty() ? verdicts(form, rounds, json, list) : analyse(file, json);
+  return file.empty() ? verdicts(form, rounds, json, list, show) : analyse(file, json);
 }
