@@ -119,8 +119,7 @@ class Decider {
     merge(out_.writes);
     merge(out_.clobbered);
     merge(out_.covered);
-    if (out_.with_must_writes)
-      add_must_writes();
+    add_must_writes();
     out_.all_in_bounds = all_exact_ && !unknown_;
     out_.ranges_complete = !unknown_;
     if (out_.all_in_bounds && summary_.origin == Origin::kAnalysis) {

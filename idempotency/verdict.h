@@ -67,8 +67,6 @@ struct Verdict {
   // Bytes that the launch, if it completes, has surely written, whatever it read before; sorted,
   // merged, inside `writes`. Not all of them are found.
   std::vector<Range> must_writes;
-  // Set by the caller, and kept: whether must_writes are of use. They take a fifth of the time.
-  bool with_must_writes = true;
   // Every access of the launch, whatever its verdict, is exact and inside live allocations: it
   // cannot have caused an address fault. Trust is `proved` only then.
   bool all_in_bounds = false;

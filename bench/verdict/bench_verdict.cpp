@@ -264,7 +264,6 @@ int verdicts(const std::string& form, unsigned rounds, bool json, bool list, boo
   const auto empty = std::make_unique<Cache>();
   const auto full = std::make_unique<Cache>();
   idempotency::Verdict verdict;
-  verdict.with_must_writes = false;  // as the agent has it
   const std::uint64_t generation = memory.map.generation();
   double clock = 1e9;
   for (int k = 0; k < 1000; ++k)

@@ -10,9 +10,7 @@ namespace gpurecover::agent {
 using driver_api::Hook;
 using driver_api::Kind;
 
-ThreadState::ThreadState() {
-  verdict.with_must_writes = false;  // nothing here asks for them
-}
+ThreadState::ThreadState() = default;
 ThreadState::~ThreadState() = default;
 
 void Agent::pass_gate(ThreadState& state, const driver_api::Call* call, std::uint32_t correlation) {
