@@ -85,6 +85,7 @@ class Analysis {
   explicit Analysis(const Invocation& invocation)
       : json_(invocation.has("--json") || invocation.value("--format", "text") == "json"),
         store_(!invocation.has("--no-store")),
+        quiet_(invocation.has("--quiet")),
         folder_(invocation.value("--output-dir")) {}
 
   int run(const std::vector<std::string>& paths) {
@@ -108,7 +109,7 @@ class Analysis {
     for (const std::string& path : paths) {
       one(path, all);
     }
-    if (json_) {
+    if (json_ && !quiet_) {
       all = "{\n\"schema\": \"gpurecover.analyze/1\",\n\"files\": [" + all + "]\n}\n";
     }
     if (!all.empty() && !print(all)) {
@@ -153,19 +154,25 @@ class Analysis {
       }
     }
     const std::string tool = "gpurecover " + std::string(version());
-    if (json_) {
-      std::string text = to_json(file, tool, idempotency::Detail::kReadable);
-      text.pop_back();
-      all += (all.empty() ? "\n" : ",\n") + text;
-    } else {
-      all += to_text(file, [](const std::string& symbol) {
-        const std::string name = classifier::kernel_base_name(symbol);
-        return name == symbol ? name : name + " (" + symbol + ")";
-      });
+    if (!quiet_) {
+      render(file, tool, all);
     }
     if (store_) {
       store(real, file, tool);
     }
+  }
+
+  void render(const idempotency::AnalysedFile& file, const std::string& tool, std::string& all) {
+    if (json_) {
+      std::string text = to_json(file, tool, idempotency::Detail::kReadable);
+      text.pop_back();
+      all += (all.empty() ? "\n" : ",\n") + text;
+      return;
+    }
+    all += to_text(file, [](const std::string& symbol) {
+      const std::string name = classifier::kernel_base_name(symbol);
+      return name == symbol ? name : name + " (" + symbol + ")";
+    });
   }
 
   void store(const std::string& real, const idempotency::AnalysedFile& file,
@@ -181,10 +188,12 @@ class Analysis {
                      "; use -o DIR and `gpurecover run --analysis-dir DIR`, or "
                      "--no-store");
     }
-    output_.info("stored " + target);
+    if (!quiet_) {
+      output_.info("stored " + target);
+    }
   }
 
-  const bool json_, store_;
+  const bool json_, store_, quiet_;
   const std::string folder_;
   Output output_;
   bool good_ = true;
@@ -193,6 +202,10 @@ class Analysis {
 int run(const Invocation& invocation) {
   if (invocation.has("--no-store") && invocation.has("--output-dir")) {
     return fail("--no-store and -o exclude each other");
+  }
+  if (invocation.has("--quiet") &&
+      (invocation.has("--no-store") || invocation.has("--json") || invocation.has("--format"))) {
+    return fail("-q only stores: leave out --no-store, --json and --format");
   }
   return Analysis(invocation).run(invocation.operands);
 }
@@ -212,7 +225,8 @@ Verb analyze_verb() {
                    .choices = {"text", "json"}},
                   {.names = {"--json"}, .kind = Kind::kFlag},
                   {.names = {"-o", "--output-dir"}, .metavar = "DIR"},
-                  {.names = {"--no-store"}, .kind = Kind::kFlag}};
+                  {.names = {"--no-store"}, .kind = Kind::kFlag},
+                  {.names = {"-q", "--quiet"}, .kind = Kind::kFlag}};
   return verb;
 }
 
