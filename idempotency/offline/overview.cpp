@@ -46,7 +46,7 @@ Place place_of(const Root& root, const KernelSummary& summary,
     case RootKind::kUnknown:
       break;
   }
-  return {kRest + 3, "unknown"};
+  return {kRest + 3, "unknown pointer"};
 }
 
 }  // namespace

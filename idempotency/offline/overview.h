@@ -15,7 +15,8 @@ namespace gpurecover::idempotency {
 
 // What is done through one pointer.
 struct PointerUse {
-  std::string what;  // "arg0", "arg2.field@16", "global:counter", "loaded", "constant", "unknown"
+  std::string what;  // "arg0", "arg2.field@16", "global:counter", "loaded", "constant",
+                     // "driver", "unknown pointer"
   bool reads = false, writes = false, read_modify_writes = false;
   bool must_writes = false;  // some write surely happens, for all that is known of its conditions
   // Of every access: its address could be expressed, so that the launch's numbers give its bytes.
