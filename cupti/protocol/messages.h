@@ -94,7 +94,7 @@ struct Config {
   bool no_steer = false;  // leave the app's allocations alone
   std::uint64_t arena = kDefaultArena;
   std::uint64_t arena_size = kDefaultArenaSize;  // bytes
-  std::string analysis_dir;  // `--analysis-dir`, absolute, or empty
+  std::string analysis_dir;                      // `--analysis-dir`, absolute, or empty
   std::vector<std::byte> rules;
   std::vector<std::byte> plan;
   template <class Archive>
