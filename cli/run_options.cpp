@@ -2,6 +2,7 @@
 #include "cli/run_options.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "classifier/rules_toml.h"
@@ -29,6 +30,7 @@ const std::vector<Option>& run_option_list() {
        .metavar = "DEVICE",
        .choices = {"auto", "cuda", "soft"}},
       {.names = {"--rules"}, .metavar = "FILE"},
+      {.names = {"--analysis-dir"}, .metavar = "DIR"},
       {.names = {"--level"},
        .kind = Kind::kChoice,
        .metavar = "LEVEL",
@@ -80,6 +82,18 @@ tl::expected<RunOptions, std::string> read_run_options(const Invocation& invocat
         "handed to a standby");
   }
   options.soft_memcheck = invocation.has("--soft-memcheck");
+  if (invocation.has("--analysis-dir")) {
+    // Absolute: the program may change its folder.
+    const std::string given = invocation.value("--analysis-dir");
+    std::error_code error;
+    const auto folder = std::filesystem::canonical(given, error);
+    if (error || !std::filesystem::is_directory(folder, error)) {
+      return failure("--analysis-dir " + given + ": " +
+                     (error ? error.message() : std::string("is no folder")) +
+                     "; give the folder that `gpurecover analyze -o DIR` has written to");
+    }
+    options.analysis_dir = folder.string();
+  }
   options.report = invocation.value("--report");
   options.events = invocation.value("--events");
   for (const char* name : {"--report", "--events"}) {
@@ -122,7 +136,7 @@ tl::expected<RunOptions, std::string> read_run_options(const Invocation& invocat
     }
     options.rules = classifier::combine(parsed, classifier::default_rules());
   }
-  for (const char* name : {"--device", "--level", "--rules", "--standby"}) {
+  for (const char* name : {"--device", "--level", "--rules", "--standby", "--analysis-dir"}) {
     if (invocation.has(name)) {
       options.repeated.emplace_back(name);
       options.repeated.push_back(invocation.value(name));

@@ -23,6 +23,7 @@ struct RunOptions {
   protocol::Level level = protocol::Level::kFull;
   protocol::Standby standby = protocol::Standby::kCold;
   bool no_steer = false;
+  std::string analysis_dir;  // absolute, or empty
   classifier::RuleSet rules;
   std::string report;  // path, or empty
   std::string events;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <new>
 #include <numeric>
 
 #include "idempotency/address_program.h"
@@ -15,7 +16,9 @@ using Wide = __int128;
 // No loop goes round more often within the life of a machine.
 constexpr std::int64_t kUnboundedCount = std::int64_t{1} << 60;
 constexpr Wide kTooWide = Wide{1} << 100;
-constexpr int kMaxConstraintsSeen = 48;
+constexpr int kMaxConstraintsTried = 48, kMaxConstraintsSeen = 512;
+// Less than any bound.
+constexpr Wide kNever = -(Wide{1} << 110);
 
 std::int64_t wrap(std::uint64_t value, unsigned width) {
   if (width >= 64)
@@ -83,14 +86,20 @@ AddressEvaluator::Form AddressEvaluator::number(std::int64_t value) {
   return f;
 }
 
-// a + factor * b modulo 2^width; false: too many terms.
+// a + factor * b modulo 2^width; false: too many terms. `out` may be a or b; after a failure it is
+// of no use.
 bool AddressEvaluator::combine(const Form& a, const Form& b, std::int64_t factor, unsigned width,
                                Form& out) {
+  if (&out == &a || &out == &b) {
+    Form r;
+    const bool good = combine(a, b, factor, width, r);
+    out = r;
+    return good;
+  }
   const auto m = static_cast<std::uint64_t>(factor);
-  Form r;
-  r.constant = wrap(
+  out.constant = wrap(
       static_cast<std::uint64_t>(a.constant) + m * static_cast<std::uint64_t>(b.constant), width);
-  std::uint32_t i = 0, j = 0;
+  std::uint32_t i = 0, j = 0, count = 0;
   while (i < a.count || j < b.count) {
     Term t;
     if (j == b.count || (i < a.count && a.terms[i].symbol < b.terms[j].symbol)) {
@@ -105,24 +114,33 @@ bool AddressEvaluator::combine(const Form& a, const Form& b, std::int64_t factor
     }
     if (t.factor == 0)
       continue;
-    if (r.count == kMaxTerms)
+    if (count == kMaxTerms) {
+      out.count = 0;
       return false;
-    r.terms[r.count++] = t;
+    }
+    out.terms[count++] = t;
   }
-  out = r;
+  out.count = count;
   return true;
 }
 
 // The same over the integers; false also where a number would not fit.
 bool AddressEvaluator::combine_exactly(const Form& a, const Form& b, std::int64_t factor,
                                        Form& out) {
-  Form r;
+  if (&out == &a || &out == &b) {
+    Form r;
+    if (!combine_exactly(a, b, factor, r))
+      return false;
+    out = r;
+    return true;
+  }
   std::int64_t product = 0;
+  out.count = 0;
   if (__builtin_mul_overflow(b.constant, factor, &product) ||
-      __builtin_add_overflow(a.constant, product, &r.constant)) {
+      __builtin_add_overflow(a.constant, product, &out.constant)) {
     return false;
   }
-  std::uint32_t i = 0, j = 0;
+  std::uint32_t i = 0, j = 0, count = 0;
   while (i < a.count || j < b.count) {
     Term t;
     if (j == b.count || (i < a.count && a.terms[i].symbol < b.terms[j].symbol)) {
@@ -138,16 +156,41 @@ bool AddressEvaluator::combine_exactly(const Form& a, const Form& b, std::int64_
     }
     if (t.factor == 0)
       continue;
-    if (r.count == kMaxTerms)
+    if (count == kMaxTerms)
       return false;
-    r.terms[r.count++] = t;
+    out.terms[count++] = t;
   }
-  out = r;
+  out.count = count;
   return true;
 }
 
+// -a over the integers; false where a number would not fit.
+bool AddressEvaluator::negate(const Form& a, Form& out) {
+  if (a.constant == INT64_MIN)
+    return false;
+  out.constant = -a.constant;
+  out.count = a.count;
+  for (std::uint32_t k = 0; k < a.count; ++k) {
+    if (a.terms[k].factor == INT64_MIN)
+      return false;
+    out.terms[k] = {a.terms[k].symbol, -a.terms[k].factor};
+  }
+  return true;
+}
+
+std::uint64_t AddressEvaluator::mask_of(const Form& form) {
+  std::uint64_t mask = 0;
+  for (std::uint32_t k = 0; k < form.count; ++k)
+    mask |= std::uint64_t{1} << (form.terms[k].symbol & 63);
+  return mask;
+}
+
 bool AddressEvaluator::equal(const Form& a, const Form& b) {
-  if (a.constant != b.constant || a.count != b.count)
+  return a.constant == b.constant && equal_terms(a, b);
+}
+
+bool AddressEvaluator::equal_terms(const Form& a, const Form& b) {
+  if (a.count != b.count)
     return false;
   for (std::uint32_t k = 0; k < a.count; ++k) {
     if (a.terms[k].symbol != b.terms[k].symbol || a.terms[k].factor != b.terms[k].factor)
@@ -221,23 +264,64 @@ bool AddressEvaluator::box_high(const Form& form, Wide& high) const {
   return true;
 }
 
+// box_high of a + factor * b, without making the sum; false also where it cannot be made.
+bool AddressEvaluator::combined_high(const Form& a, const Form& b, std::int64_t factor,
+                                     Wide& high) const {
+  std::int64_t constant = 0;
+  if (__builtin_mul_overflow(b.constant, factor, &constant) ||
+      __builtin_add_overflow(a.constant, constant, &constant)) {
+    return false;
+  }
+  high = constant;
+  std::uint32_t i = 0, j = 0, count = 0;
+  while (i < a.count || j < b.count) {
+    Term t;
+    if (j == b.count || (i < a.count && a.terms[i].symbol < b.terms[j].symbol)) {
+      t = a.terms[i++];
+    } else {
+      t.symbol = b.terms[j].symbol;
+      if (__builtin_mul_overflow(b.terms[j++].factor, factor, &t.factor))
+        return false;
+      if (i < a.count && a.terms[i].symbol == t.symbol &&
+          __builtin_add_overflow(t.factor, a.terms[i++].factor, &t.factor)) {
+        return false;
+      }
+    }
+    if (t.factor == 0)
+      continue;
+    const Bounds& bounds = bounds_[t.symbol];
+    const Wide x = Wide{t.factor} * (t.factor > 0 ? bounds.high : bounds.low);
+    if (x > kTooWide || ++count > kMaxTerms)
+      return false;
+    high += std::max(x, -kTooWide);
+  }
+  return true;
+}
+
 // An upper bound of `form` where the conditions of `context` hold. For F ≤ 0 and m ≥ 0,
-// form ≤ form - m·F; each condition is tried with those m that cancel a term.
-__int128 AddressEvaluator::upper(Form form, std::uint32_t context) const {
+// form ≤ form - m·F; each condition is tried with those m that cancel a term. Nothing better is
+// looked for than `enough`.
+__int128 AddressEvaluator::upper(Form form, std::uint32_t context, Wide enough) const {
   Wide best = 0;
   bool known = box_high(form, best);
   if (!known)
     best = 2 * kTooWide;
+  std::uint64_t mask = mask_of(form);
   for (int round = 0; round < 2; ++round) {
     bool better = false;
-    int seen = 0;
+    int tried = 0, seen = 0;
     for (std::uint32_t c = context;; c = contexts_[c].parent) {
-      for (std::uint32_t k = contexts_[c].first; k != kNoSlot; k = constraints_[k].next) {
-        if (form.count == 0 || ++seen > kMaxConstraintsSeen)
+      const Context& here = contexts_[c];
+      for (std::uint32_t k = (here.mask & mask) != 0 ? here.first : kNoSlot; k != kNoSlot;
+           k = constraints_[k].next) {
+        if (best <= enough || ++seen > kMaxConstraintsSeen)
+          return best;
+        if ((constraints_[k].mask & mask) == 0)
+          continue;
+        if (++tried > kMaxConstraintsTried)
           return best;
         const Form& f = constraints_[k].form;
-        Form chosen;
-        bool found = false;
+        std::int64_t chosen = 0;
         for (std::uint32_t i = 0, j = 0; i < form.count && j < f.count;) {
           const Term &x = form.terms[i], &y = f.terms[j];
           if (x.symbol != y.symbol) {
@@ -246,24 +330,30 @@ __int128 AddressEvaluator::upper(Form form, std::uint32_t context) const {
           }
           ++i;
           ++j;
-          if ((x.factor > 0) != (y.factor > 0) || x.factor == INT64_MIN ||
-              x.factor % y.factor != 0) {
+          if ((x.factor > 0) != (y.factor > 0) || x.factor == INT64_MIN)
+            continue;
+          // Nearly always one or the other; a division costs as much as all the rest.
+          std::int64_t m = 0;
+          if (y.factor == 1 || x.factor == y.factor) {
+            m = y.factor == 1 ? x.factor : 1;
+          } else if (x.factor % y.factor == 0) {
+            m = x.factor / y.factor;
+          } else {
             continue;
           }
-          const std::int64_t m = x.factor / y.factor;
-          Form candidate;
           Wide high = 0;
-          if (m <= 0 || !combine_exactly(form, f, -m, candidate) || !box_high(candidate, high) ||
-              high >= best) {
+          if (!combined_high(form, f, -m, high) || high >= best)
             continue;
-          }
           best = high;
-          chosen = candidate;
-          found = true;
+          chosen = m;
         }
-        if (found) {
-          form = chosen;
+        Form sum;
+        if (chosen != 0 && combine_exactly(form, f, -chosen, sum)) {
+          form = sum;
+          mask = mask_of(form);
           better = true;
+          if (form.count == 0)
+            return best;
         }
       }
       if (c == 0)
@@ -281,16 +371,44 @@ bool AddressEvaluator::range(const Form& form, std::uint32_t context, Wide& low,
     return true;
   }
   Form negated;
-  if (!combine_exactly(Form(), form, -1, negated))
+  if (!negate(form, negated))
     return false;
-  high = upper(form, context);
-  low = -upper(negated, context);
+  high = upper(form, context, kNever);
+  low = -upper(negated, context, kNever);
   return high < kTooWide && low > -kTooWide;
+}
+
+// The same after all steps were taken, when no constraint is added any more: the arrays that a
+// kernel goes through side by side differ by a constant.
+bool AddressEvaluator::known_range(const Form& form, std::uint32_t context, Wide& low, Wide& high) {
+  Known* found = nullptr;
+  for (std::uint32_t k = 0; k < std::min(known_count_, kKnown) && found == nullptr; ++k) {
+    if (known_[k].context == context && equal_terms(known_[k].form, form))
+      found = &known_[k];
+  }
+  if (found == nullptr) {
+    found = &known_[known_count_++ % kKnown];
+    found->form = form;
+    found->form.constant = 0;
+    found->context = context;
+    found->bounded = range(found->form, context, found->low, found->high);
+  }
+  low = found->low + form.constant;
+  high = found->high + form.constant;
+  return found->bounded;
 }
 
 // The sum as the value that the register has for all threads, if all are in one period.
 bool AddressEvaluator::window(const Form& form, unsigned width, bool is_signed,
                               std::uint32_t context, Form& out, Wide& low, Wide& high) const {
+  if (form.count == 0) {
+    low = high = value_of(form.constant, width, is_signed);
+    if (!fits(low))
+      return false;
+    out.count = 0;
+    out.constant = static_cast<std::int64_t>(low);
+    return true;
+  }
   const Wide bottom = least(width, is_signed);
   for (const bool by_conditions : {false, true}) {
     if (!(by_conditions ? range(form, context, low, high) : box(form, low, high)))
@@ -326,7 +444,7 @@ bool AddressEvaluator::is_dead(std::uint32_t context) const {
 
 void AddressEvaluator::demand(std::uint32_t context, const Form& f) {
   Form negated;
-  if (combine_exactly(Form(), f, -1, negated) && upper(negated, context) < 0) {
+  if (negate(f, negated) && upper(negated, context, -1) < 0) {
     contexts_[context].dead = true;
     return;
   }
@@ -334,6 +452,8 @@ void AddressEvaluator::demand(std::uint32_t context, const Form& f) {
     return;
   Constraint c;
   c.form = f;
+  c.mask = mask_of(f);
+  contexts_[context].mask |= c.mask;
   c.next = contexts_[context].first;
   contexts_[context].first = static_cast<std::uint32_t>(constraints_.size());
   constraints_.push_back(c);
@@ -982,9 +1102,11 @@ void AddressEvaluator::run(const AddressProgram& program, std::span<const std::b
   constraints_.clear();
   contexts_.resize(program.contexts.size());
   for (std::size_t c = 0; c < program.contexts.size(); ++c)
-    contexts_[c] = {program.contexts[c], kNoSlot, false};
+    contexts_[c] = {program.contexts[c], kNoSlot, 0, false};
+  known_count_ = 0;
+  // Made in its place: a step looks at earlier ones only.
   for (std::size_t k = 0; k < program.steps.size(); ++k)
-    forms_[k] = evaluate(program, program.steps[k]);
+    ::new (static_cast<void*>(&forms_[k])) Form(evaluate(program, program.steps[k]));
 }
 
 // --- Answers ---
@@ -998,7 +1120,7 @@ AddressEvaluator::Found AddressEvaluator::find(const AddressProgram& program, st
     return Found::kNothing;
   Form address;
   Wide low = 0, high = 0;
-  if (!range(forms_[site.address], site.context, low, high))
+  if (!known_range(forms_[site.address], site.context, low, high))
     return Found::kUnknown;
   if (low > high)
     return Found::kNothing;
@@ -1127,7 +1249,7 @@ bool AddressEvaluator::written(const AddressProgram& program, std::uint32_t inde
       return true;
     Form terms = f;
     const bool up = f.terms[0].factor > 0;
-    if (!up && !combine_exactly(Form(), f, -1, terms))
+    if (!up && !negate(f, terms))
       return false;
     terms.constant = 0;
     std::int64_t common = 0;

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
@@ -204,9 +205,9 @@ class AddressEvaluator {
  private:
   using Wide = __int128;
   static constexpr std::uint32_t kMaxTerms = 8;
-  struct Term {
-    std::uint32_t symbol = 0;
-    std::int64_t factor = 0;
+  struct Term {  // without initializers: sums are made by the dozen, and few have many terms
+    std::uint32_t symbol;
+    std::int64_t factor;
   };
   struct Form {
     std::int64_t constant = 0;
@@ -216,10 +217,15 @@ class AddressEvaluator {
     Form() {}
     Form(const Form& o) { *this = o; }
     Form& operator=(const Form& o) {
+      if (this == &o)
+        return *this;
       constant = o.constant;
       count = o.count;
-      for (std::uint32_t k = 0; k < o.count; ++k)
-        terms[k] = o.terms[k];
+      // Of fixed sizes: a few moves in the place of a call.
+      constexpr std::uint32_t kUsual = 4;
+      std::memcpy(terms, o.terms, kUsual * sizeof(Term));
+      if (count > kUsual) [[unlikely]]
+        std::memcpy(terms + kUsual, o.terms + kUsual, (kMaxTerms - kUsual) * sizeof(Term));
       return *this;
     }
   };
@@ -227,27 +233,41 @@ class AddressEvaluator {
     std::int64_t low = 0, high = 0;
   };
   struct Constraint {
-    Form form;  // ≤ 0, over the integers
+    Form form;               // ≤ 0, over the integers
+    std::uint64_t mask = 0;  // of its symbols
     std::uint32_t next = kNoSlot;
   };
   struct Context {
     std::uint32_t parent = 0, first = kNoSlot;
-    bool dead = false;  // no thread comes there
+    std::uint64_t mask = 0;  // of its constraints' symbols
+    bool dead = false;       // no thread comes there
+  };
+  // What was found for a sum without its constant, once all constraints are there.
+  struct Known {
+    Form form;
+    std::uint32_t context = 0;
+    bool bounded = false;
+    Wide low = 0, high = 0;
   };
 
   static Form number(std::int64_t value);
   static bool combine(const Form& a, const Form& b, std::int64_t factor, unsigned width, Form& out);
   static bool combine_exactly(const Form& a, const Form& b, std::int64_t factor, Form& out);
+  static bool negate(const Form& a, Form& out);
   static bool equal(const Form& a, const Form& b);
+  static bool equal_terms(const Form& a, const Form& b);
+  static std::uint64_t mask_of(const Form& form);
   void scale(Form& form, std::int64_t factor, unsigned width) const;
   Form symbol(std::uint32_t id, Wide low, Wide high);
   Form anything(const Step& step);
   bool box(const Form& form, Wide& low, Wide& high) const;
   bool box_high(const Form& form, Wide& high) const;
-  Wide upper(Form form, std::uint32_t context) const;
+  bool combined_high(const Form& a, const Form& b, std::int64_t factor, Wide& high) const;
+  Wide upper(Form form, std::uint32_t context, Wide enough) const;
   bool range(const Form& form, std::uint32_t context, Wide& low, Wide& high) const;
   bool window(const Form& form, unsigned width, bool is_signed, std::uint32_t context, Form& out,
               Wide& low, Wide& high) const;
+  bool known_range(const Form& form, std::uint32_t context, Wide& low, Wide& high);
   bool is_dead(std::uint32_t context) const;
   void demand(std::uint32_t context, const Form& at_most_zero);
   void condition(const Step& step);
@@ -264,6 +284,9 @@ class AddressEvaluator {
   std::vector<Bounds> bounds_;
   std::vector<Constraint> constraints_;
   std::vector<Context> contexts_;
+  static constexpr std::uint32_t kKnown = 4;
+  Known known_[kKnown];
+  std::uint32_t known_count_ = 0;
   std::span<const std::byte> args_;
   std::span<const std::uint64_t> addresses_;
   LaunchDimensions dimensions_;

@@ -59,6 +59,7 @@ void visit(KernelSummary& kernel, Visitor& member) {
   member("reason", kernel.reason);
   member("reads", kernel.reads);
   member("writes", kernel.writes);
+  member("analysis", kernel.analysis);
 }
 
 template <class Visitor>
@@ -127,11 +128,17 @@ class JsonWriter {
         return;  // most faults have none
       }
     }
+    if constexpr (std::is_same_v<T, OptionalText>) {
+      if (value.text.empty()) {
+        return;
+      }
+    }
     out_[name] = to_json(value);
   }
 
  private:
   static Json to_json(const std::string& value) { return value; }
+  static Json to_json(const OptionalText& value) { return value.text; }
   static Json to_json(bool value) { return value; }
   static Json to_json(std::int32_t value) { return value; }
   static Json to_json(std::int64_t value) { return value; }
@@ -191,7 +198,7 @@ class JsonReader {
     const std::string path = path_.empty() ? name : path_ + "." + name;
     const auto found = in_.find(name);
     if (found == in_.end()) {
-      if constexpr (std::is_same_v<T, Steps>) {
+      if constexpr (std::is_same_v<T, Steps> || std::is_same_v<T, OptionalText>) {
         return;
       }
       error_ = path + " is missing";
@@ -208,6 +215,9 @@ class JsonReader {
   }
   void read(const Json& in, const std::string& path, std::string& value) {
     in.is_string() ? value = in.get<std::string>(), void() : expect(path, "a string", in);
+  }
+  void read(const Json& in, const std::string& path, OptionalText& value) {
+    read(in, path, value.text);
   }
   void read(const Json& in, const std::string& path, bool& value) {
     in.is_boolean() ? value = in.get<bool>(), void() : expect(path, "true or false", in);

@@ -57,6 +57,11 @@ struct Totals {
   std::uint64_t silent = 0;
 };
 
+// A member that is left out where there is nothing to say.
+struct OptionalText {
+  std::string text;
+};
+
 struct KernelSummary {
   std::string name;
   std::uint64_t launches = 0;
@@ -65,6 +70,7 @@ struct KernelSummary {
   std::string reason;
   std::vector<std::string> reads;
   std::vector<std::string> writes;
+  OptionalText analysis;  // the side file that its summary is from
 };
 
 struct FaultSummary {

@@ -106,6 +106,7 @@ bool Tally::kernel(Process process, protocol::KernelInfo message) {
   cut(message.reason);
   cut(message.reads);
   cut(message.writes);
+  cut(message.analysis);
   if (const auto found = live_.find(process); found != live_.end()) {
     found->second.kernels[message.row] = std::move(message);
   }
@@ -219,6 +220,7 @@ void Tally::fold(Sums& sums, const Live& live) {
         kernel.reason = info->second.reason;
         kernel.reads = info->second.reads;
         kernel.writes = info->second.writes;
+        kernel.analysis = info->second.analysis;
       }
     }
     kernel.verdict = std::max(kernel.verdict, gravest);
@@ -293,6 +295,7 @@ RunSummary Tally::summary(bool ended) const {
     summary.reason = std::move(kernel.reason);
     summary.reads = std::move(kernel.reads);
     summary.writes = std::move(kernel.writes);
+    summary.analysis.text = std::move(kernel.analysis);
     out.kernels.push_back(std::move(summary));
   }
   std::stable_sort(

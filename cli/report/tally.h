@@ -63,6 +63,7 @@ class Tally {
     std::string reason;
     std::vector<std::string> reads;
     std::vector<std::string> writes;
+    std::string analysis;
   };
   struct Sums {
     Totals totals;

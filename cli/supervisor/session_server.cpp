@@ -364,6 +364,7 @@ bool SessionServer::hello(Peer& peer, const Frame& frame) {
   config.verbosity = settings_.verbosity;
   config.standby = settings_.standby;
   config.no_steer = settings_.no_steer;
+  config.analysis_dir = settings_.analysis_dir;
   config.rules = settings_.rules;
   config.plan = protocol::encode(plan_);
   const bool sent = peer.channel.send(MessageType::kConfig, protocol::encode(config), kSendTimeout,

@@ -27,6 +27,7 @@ struct SessionSettings {
   std::uint8_t verbosity = 1;
   protocol::Standby standby = protocol::Standby::kCold;
   bool no_steer = false;
+  std::string analysis_dir;
   std::vector<std::byte> rules;  // encoded classifier::RuleSet
   // The command line that repeats a fault, from the options of `inject` that say which.
   std::function<std::string(const std::string&)> repeat;

@@ -211,6 +211,7 @@ int Run::start_session() {
   settings.level = options_.level;
   settings.standby = options_.standby;
   settings.no_steer = options_.no_steer;
+  settings.analysis_dir = options_.analysis_dir;
   settings.verbosity = static_cast<std::uint8_t>(options_.verbosity);
   settings.rules = protocol::encode(options_.rules);
   settings.repeat = [this](const std::string& text) { return repeat(text); };

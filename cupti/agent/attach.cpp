@@ -67,6 +67,10 @@ void Agent::start() {
     return;
   }
   const protocol::Config& config = agent->session_.config();
+  agent->images_.use_side_files(config.analysis_dir, executable_path(),
+                                [agent](const std::string& text) {
+                                  agent->session_.notice(protocol::Severity::kWarning, text);
+                                });
   Steering::Options steering;
   steering.arena = config.arena;
   steering.arena_size = config.arena_size;

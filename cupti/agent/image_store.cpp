@@ -109,18 +109,24 @@ KernelKnowledge summarize_code(const image::sass::MachineCode& code, const std::
   if (is_vendor_kernel(symbol)) {
     return {nullptr,
             "kernel of a library of NVIDIA, by its name: not decoded, see "
-            "docs/idempotency.md"};
+            "docs/idempotency.md",
+            ""};
   }
   auto module = code.lift(symbol);
   if (!module) {
-    return {nullptr, "machine code without PTX of the same compile: " + module.error()};
+    return {nullptr, "machine code without PTX of the same compile: " + module.error(), ""};
   }
   return {std::make_shared<const idempotency::KernelSummary>(
               idempotency::summarize(*module, module->functions.front())),
-          ""};
+          "", ""};
 }
 
 }  // namespace
+
+void ImageStore::use_side_files(std::string folder, std::string executable, SideFiles::Tell tell) {
+  const std::lock_guard lock(mutex_);
+  side_files_.configure(std::move(folder), std::move(executable), std::move(tell));
+}
 
 void ImageStore::add(const void* owner, const void* image) {
   if (owner == nullptr || image == nullptr) {
@@ -232,43 +238,65 @@ void ImageStore::open(Stored& stored, image::ComputeCapability device) {
     }
   }
   const auto entry = image::ptx_for_machine_code(*image, device);
-  if (!entry) {
-    stored.reason = entry.error();
-    if (runs && image->entries[*runs].kind == image::EntryKind::kCubin)
-      open_code(stored, std::move(image->entries[*runs].data), entry.error());
-    return;
+  if (entry) {
+    stored.entry = std::move(image->entries[*entry].data);
+  } else {
+    stored.reason = stored.no_ptx = entry.error();
+    if (!runs || image->entries[*runs].kind != image::EntryKind::kCubin)
+      return;
+    stored.kind = image::EntryKind::kCubin;
+    stored.entry = std::move(image->entries[*runs].data);
+    if (!may_decode(stored))
+      return;
   }
-  auto module = image::ptx::parse(image->entries[*entry].text());
-  if (!module) {
-    stored.reason = "PTX not understood: " + module.error().what;
-    return;
-  }
-  stored.module = std::make_shared<const image::ptx::Module>(std::move(*module));
-  if (runs && *runs == *entry) {
+  const std::string& origin = stored.in_file == nullptr  ? stored.path
+                              : stored.file.path.empty() ? side_files_.executable()
+                                                         : stored.file.path;
+  stored.stored = side_files_.find(stored.kind, stored.entry, origin);
+  const bool runs_itself = entry && runs && *runs == *entry;
+  if (stored.stored.image == nullptr || runs_itself)
+    parse(stored);
+  if (runs_itself && stored.module != nullptr) {
     stored.variables =
         std::make_shared<const image::ModuleVariables>(image::variables_of(*stored.module));
   }
 }
 
-void ImageStore::open_code(Stored& stored, std::vector<std::byte> cubin,
-                           const std::string& reason) {
+// Of machine code, by where it came from.
+bool ImageStore::may_decode(Stored& stored) {
   if (stored.in_file != nullptr || !stored.path.empty()) {
     const std::string& file = stored.in_file != nullptr ? stored.file.path : stored.path;
     if (is_vendor_library(file)) {
       stored.reason = "kernel of " + base_name(file) + ": not decoded, see docs/idempotency.md";
-      return;
+      return false;
     }
   } else if (const auto library = loaded_vendor_library()) {
     // Where a copy came from cannot be told.
     stored.reason = "kernel of unknown origin while " + *library +
                     " is loaded: not decoded, see docs/idempotency.md";
+    return false;
+  }
+  return true;
+}
+
+void ImageStore::parse(Stored& stored) {
+  stored.parsed = true;
+  std::vector<std::byte> entry = std::exchange(stored.entry, {});
+  if (stored.kind == image::EntryKind::kPtx) {
+    auto module = image::ptx::parse(
+        std::string_view(reinterpret_cast<const char*>(entry.data()), entry.size()));
+    if (module) {
+      stored.module = std::make_shared<const image::ptx::Module>(std::move(*module));
+    } else {
+      stored.reason = "PTX not understood: " + module.error().what;
+    }
     return;
   }
   auto decoded = std::make_shared<DecodedCode>();
-  decoded->bytes = std::move(cubin);
+  decoded->bytes = std::move(entry);
   auto code = image::sass::MachineCode::open(decoded->bytes);
   if (!code) {
-    stored.reason = reason + ": " + code.error().what;
+    stored.reason = stored.no_ptx + ": " + code.error().what;
     return;
   }
   decoded->code = std::move(*code);
@@ -283,37 +311,56 @@ std::shared_ptr<const image::ModuleVariables> ImageStore::variables(const void* 
 
 KernelKnowledge ImageStore::summarize(const void* owner, const std::string& symbol,
                                       image::ComputeCapability device) {
-  std::shared_ptr<const image::ptx::Module> module;
-  std::shared_ptr<const DecodedCode> code;
+  std::shared_ptr<Stored> kept;
+  SideFiles::Found found;
   {
     const std::lock_guard lock(mutex_);
     const auto at = images_.find(owner);
     if (at == images_.end()) {
-      return {nullptr, "no image of this kernel was seen"};
+      return {nullptr, "no image of this kernel was seen", ""};
     }
-    Stored& stored = *at->second;
-    if (!stored.opened) {
-      open(stored, device);
+    kept = at->second;
+    if (!kept->opened) {
+      open(*kept, device);
     }
-    if (stored.device.sm() != device.sm()) {
-      return {nullptr, "its image was read for a device of another architecture"};
+    if (kept->device.sm() != device.sm()) {
+      return {nullptr, "its image was read for a device of another architecture", ""};
     }
-    if (stored.module == nullptr && stored.code == nullptr) {
-      return {nullptr, stored.reason};
+    found = kept->stored;
+  }
+  if (found.image != nullptr) {
+    if (const idempotency::StoredKernel* kernel = found.image->find(symbol)) {
+      if (auto summary = idempotency::unpack_summary(*kernel)) {
+        return {std::make_shared<const idempotency::KernelSummary>(std::move(*summary)), "",
+                found.path};
+      }
+      side_files_.tell("side file " + found.path + ": what it says of the kernel " + symbol +
+                       " is damaged and ignored; make it anew by `gpurecover analyze`");
     }
-    module = stored.module;
-    code = stored.code;
+  }
+  std::shared_ptr<const image::ptx::Module> module;
+  std::shared_ptr<const DecodedCode> code;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!kept->parsed && !kept->entry.empty() && found.image != nullptr) {
+      parse(*kept);
+    }
+    if (kept->module == nullptr && kept->code == nullptr) {
+      return {nullptr, kept->reason, ""};
+    }
+    module = kept->module;
+    code = kept->code;
   }
   if (module == nullptr) {
     return summarize_code(*code->code, symbol);
   }
   const image::ptx::Function* function = module->find_function(symbol);
   if (function == nullptr || !function->entry || !function->has_body) {
-    return {nullptr, "the kernel is not in its module's PTX"};
+    return {nullptr, "the kernel is not in its module's PTX", ""};
   }
   return {std::make_shared<const idempotency::KernelSummary>(
               idempotency::summarize(*module, *function)),
-          ""};
+          "", ""};
 }
 
 }  // namespace gpurecover::agent

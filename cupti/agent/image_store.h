@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cupti/agent/side_files.h"
 #include "idempotency/access_summary.h"
 #include "image/image.h"
 #include "image/ptx_ir.h"
@@ -21,6 +22,7 @@ namespace gpurecover::agent {
 struct KernelKnowledge {
   std::shared_ptr<const idempotency::KernelSummary> summary;
   std::string reason;
+  std::string side_file;  // that the summary is from; empty: it was made here
 };
 
 // A file that the dynamic loader has mapped, and where.
@@ -35,6 +37,10 @@ struct LoadedFile {
 // launched: large programs load far more than they launch.
 class ImageStore {
  public:
+  // Where to look for what was found before the run; before the first summarize. Without it,
+  // everything is analysed here.
+  void use_side_files(std::string folder, std::string executable, SideFiles::Tell tell);
+
   // Keeps what was handed to the driver as `owner` (a CUmodule or CUlibrary). Images in the
   // constant part of a loaded file are referred to, for they stay what they are as long as the file
   // is loaded; others are copied, since the app may free them or write other images over them.
@@ -70,14 +76,23 @@ class ImageStore {
     bool opened = false;
     image::ComputeCapability device;  // for which it was
     std::string reason;               // why neither PTX nor machine code speaks for it
+    // The PTX, or machine code where there is no PTX, that speaks for the kernels; until it is
+    // parsed, for which there may be no need.
+    std::vector<std::byte> entry;
+    image::EntryKind kind = image::EntryKind::kPtx;
+    bool parsed = false;
+    std::string no_ptx;  // why it is machine code
+    SideFiles::Found stored;
     std::shared_ptr<const image::ptx::Module> module;
-    std::shared_ptr<const DecodedCode> code;  // where there is no such PTX
+    std::shared_ptr<const DecodedCode> code;
     std::shared_ptr<const image::ModuleVariables> variables;
   };
   void open(Stored& stored, image::ComputeCapability device);
-  static void open_code(Stored& stored, std::vector<std::byte> cubin, const std::string& reason);
+  static bool may_decode(Stored& stored);
+  static void parse(Stored& stored);
 
   std::mutex mutex_;
+  SideFiles side_files_;
   std::map<const void*, std::shared_ptr<Stored>> images_;
 };
 

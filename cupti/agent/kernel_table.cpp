@@ -135,6 +135,7 @@ std::unique_ptr<Kernel> KernelTable::make(CUfunction handle, CUcontext context,
   auto knowledge = images_.summarize(owner, kernel->symbol, device_of_current_context());
   kernel->summary = std::move(knowledge.summary);
   kernel->unknown_reason = std::move(knowledge.reason);
+  kernel->side_file = std::move(knowledge.side_file);
 
   if (const auto* fact = classifier::find_fact(session_.rules(), kernel->name)) {
     idempotency::Declaration declaration;

@@ -44,6 +44,7 @@ struct Kernel {
   std::shared_ptr<const idempotency::KernelSummary> summary;  // null: see unknown_reason
   std::shared_ptr<const idempotency::KernelSummary> declared;
   std::string unknown_reason;
+  std::string side_file;  // that the summary is from, or empty
   // What of the parameter block verdicts can depend on; all of it if `judged_whole`.
   std::vector<idempotency::ArgumentBytes> judged;
   bool judged_whole = true;

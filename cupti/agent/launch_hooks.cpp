@@ -196,6 +196,7 @@ void Agent::tell_kernel(Kernel& kernel, const idempotency::Verdict& verdict) {
   } else {
     info.reason = without_addresses(verdict.reason);
   }
+  info.analysis = kernel.side_file;
   if (kernel.summary != nullptr) {
     for (const auto& access : kernel.summary->accesses) {
       for (const auto& alternative : access.alternatives) {

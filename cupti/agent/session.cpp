@@ -27,13 +27,13 @@ using std::chrono::milliseconds;
 constexpr milliseconds kHandshake{5000};
 constexpr milliseconds kSend{1000};
 
-std::string executable() {
+}  // namespace
+
+std::string executable_path() {
   char path[PATH_MAX];
   const ssize_t n = ::readlink("/proc/self/exe", path, sizeof path);
   return n > 0 ? std::string(path, static_cast<std::size_t>(n)) : std::string();
 }
-
-}  // namespace
 
 void Session::complain(std::string_view text) {
   std::string line = "gpurecover: ";
@@ -55,7 +55,7 @@ bool Session::join(std::string& error) {
   }
   protocol::Hello hello;
   hello.pid = ::getpid();
-  hello.executable = executable();
+  hello.executable = executable_path();
   protocol::Frame frame;
   if (!channel_.send(MessageType::kHello, protocol::encode(hello), kHandshake) ||
       channel_.receive(frame, kHandshake) != protocol::Channel::Status::kFrame) {

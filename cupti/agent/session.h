@@ -17,6 +17,9 @@
 
 namespace gpurecover::agent {
 
+// Of the process; empty if it cannot be told.
+std::string executable_path();
+
 // The agent's end of the session. Once started, every function is thread-safe, none of them fails
 // for the caller: without a supervisor what they say is lost, and one line on stderr told so.
 class Session {

@@ -1,29 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// Whose kernels are not decoded. The licence of the CUDA toolkit forbids disassembling "any portion
-// of the SDK", and the libraries that ship with it, or beside it under licences with the same
-// words, are such portions: their machine code is left alone. A kernel of theirs is analysed only
-// if its PTX is there, which it is not.
 #pragma once
 
 #include <optional>
 #include <string>
-#include <string_view>
+
+#include "image/vendor_code.h"
 
 namespace gpurecover::agent {
 
-// "libcublas.so.12" of "/usr/lib/libcublas.so.12".
-std::string base_name(std::string_view path);
+using image::base_name;
+using image::is_vendor_kernel;
+using image::is_vendor_library;
 
-// Whether the file at `path` is one of those libraries, by its name. Pure.
-bool is_vendor_library(std::string_view path);
-
-// Whether a kernel is of one of those libraries by its name: one that is linked statically has no
-// file of its own. Pure.
-bool is_vendor_kernel(std::string_view symbol);
-
-// The name of a library of the above that brings kernels with it and is loaded into this process;
-// nullopt: none is. Walks the loader's list; does not wait for constructors of libraries.
+// The name of a library of the vendor's that brings kernels with it and is loaded into this
+// process; nullopt: none is. Walks the loader's list; does not wait for constructors of libraries.
 std::optional<std::string> loaded_vendor_library();
 
 }  // namespace gpurecover::agent

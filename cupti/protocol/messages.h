@@ -12,7 +12,7 @@
 // inject/plan.h or in shared_page.h changes: a peer of another version is refused, never misread.
 namespace gpurecover::protocol {
 
-inline constexpr std::uint32_t kProtocolVersion = 3;
+inline constexpr std::uint32_t kProtocolVersion = 4;
 
 // Environment that a session hands to the app and its children.
 inline constexpr char kEnvInjection[] = "CUDA_INJECTION64_PATH";  // read by the driver at cuInit
@@ -94,6 +94,7 @@ struct Config {
   bool no_steer = false;  // leave the app's allocations alone
   std::uint64_t arena = kDefaultArena;
   std::uint64_t arena_size = kDefaultArenaSize;  // bytes
+  std::string analysis_dir;                      // `--analysis-dir`, absolute, or empty
   std::vector<std::byte> rules;
   std::vector<std::byte> plan;
   template <class Archive>
@@ -105,6 +106,7 @@ struct Config {
     a(no_steer);
     a(arena);
     a(arena_size);
+    a(analysis_dir);
     a(rules);
     a(plan);
   }
@@ -153,6 +155,7 @@ struct KernelInfo {
   std::string reason;                           // of a verdict that is not idempotent
   std::vector<std::string> reads;               // "arg0", "arg2.field@16", "global:counter"
   std::vector<std::string> writes;
+  std::string analysis;  // the side file that its summary is from; empty: analysed in the app
   template <class Archive>
   void fields(Archive& a) {
     a(row);
@@ -163,6 +166,7 @@ struct KernelInfo {
     a(reason);
     a(reads);
     a(writes);
+    a(analysis);
   }
 };
 

@@ -15,6 +15,7 @@
 #include <set>
 #include <sstream>
 
+#include "idempotency/offline/summary_codec.h"
 #include "idempotency/verdict.h"
 #include "image/cubin.h"
 #include "image/image.h"
@@ -537,6 +538,48 @@ TEST(Corpus, VerdictsAgainstAnswersByHand) {
   std::printf("\n%s", table.c_str());
   if (const char* out = std::getenv("GPURECOVER_CORPUS_TABLE"))
     std::ofstream(out) << table;
+}
+
+// What a side file keeps of a summary says the same of every launch.
+TEST(Corpus, StoredSummariesGiveTheSameVerdicts) {
+  Verdict expected, verdict;
+  std::size_t bytes = 0, summaries = 0, launches = 0;
+  for (const auto& form : forms()) {
+    for (const Code& code : form->codes) {
+      if (!code.refusal.empty())
+        continue;
+      const std::string packed = idempotency::encode_summary(code.summary);
+      auto back = idempotency::decode_summary(packed);
+      ASSERT_TRUE(back.has_value()) << code.kernel->name << ", " << form->name;
+      EXPECT_EQ(idempotency::encode_summary(*back), packed) << code.kernel->name;
+      bytes += packed.size();
+      ++summaries;
+      Code stored = code;
+      stored.summary = std::move(*back);
+      for (const Launch& launch : code.kernel->launches) {
+        for (const bool pooled : {false, true}) {
+          const std::string where = place(*code.kernel, launch) + ", " + form->name;
+          const Scene scene(code, launch, nullptr, pooled, 1);
+          decide(code, launch, scene, expected);
+          decide(stored, launch, scene, verdict);
+          ++launches;
+          ASSERT_EQ(verdict.kind, expected.kind) << where;
+          EXPECT_EQ(verdict.trust, expected.trust) << where;
+          EXPECT_EQ(verdict.reason, expected.reason) << where;
+          EXPECT_EQ(verdict.reads, expected.reads) << where;
+          EXPECT_EQ(verdict.writes, expected.writes) << where;
+          EXPECT_EQ(verdict.clobbered, expected.clobbered) << where;
+          EXPECT_EQ(verdict.covered, expected.covered) << where;
+          EXPECT_EQ(verdict.must_writes, expected.must_writes) << where;
+          EXPECT_EQ(verdict.all_in_bounds, expected.all_in_bounds) << where;
+          EXPECT_EQ(verdict.ranges_complete, expected.ranges_complete) << where;
+        }
+      }
+    }
+  }
+  EXPECT_GT(launches, 500U);
+  std::printf("%zu summaries, %zu bytes each on average, %zu launches\n", summaries,
+              summaries == 0 ? 0 : bytes / summaries, launches);
 }
 
 // --- Executions ---

@@ -60,7 +60,7 @@ class Usage(Case):
             with self.subTest(words[0]):
                 self.refused("run", *words, "--", "touch", "MARK",
                              says=[words[0], "not available in this version"])
-        for words in (["verify", "--", "touch", "MARK"], ["analyze", "x"],
+        for words in (["verify", "--", "touch", "MARK"],
                       ["campaign", "x.toml"], ["doctor", "--", "touch", "MARK"],
                       ["classify", "--log", "x"]):
             with self.subTest(words[0]):

@@ -1,0 +1,12 @@
+# What gpurecover_analyze runs after a build.
+set(options -q)
+if(FOLDER)
+  list(APPEND options -o ${FOLDER})
+endif()
+execute_process(COMMAND ${PROGRAM} analyze ${options} ${FILE} RESULT_VARIABLE result)
+if(NOT result EQUAL 0)
+  if(REQUIRED)
+    message(FATAL_ERROR "gpurecover analyze ${FILE}: ${result}")
+  endif()
+  message(WARNING "gpurecover analyze ${FILE}: ${result}; its kernels will be analysed in the run")
+endif()
