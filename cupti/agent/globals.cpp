@@ -539,7 +539,52 @@ void Globals::claim_all(const GlobalsEffect& effect, std::span<const std::byte> 
   }
 }
 
+// By one launch instead of a call for each. False if that is not possible or does not pay.
+bool Globals::copy_together(std::span<GlobalVariable* const> variables, CUstream stream) {
+  constexpr std::size_t kFew = 2;
+  constexpr std::uint64_t kLarge = 64 << 10;  // a block alone copies slowly
+  if (variables.size() < kFew || !parts_.copy_each ||
+      parts_.copy_each(stream, 0, 0) != CUDA_SUCCESS) {
+    return false;
+  }
+  std::vector<std::uint64_t> entries;
+  entries.reserve(3 * variables.size());
+  for (const GlobalVariable* variable : variables) {
+    if (variable->state != State::kHeld || variable->size > kLarge) {
+      return false;
+    }
+    entries.insert(entries.end(), {variable->address, variable->shadow, variable->size});
+  }
+  const auto count = static_cast<std::uint32_t>(variables.size());
+  CUdeviceptr list = 0;
+  {
+    const std::lock_guard lock(lists_mutex_);
+    if (const auto at = lists_.find(entries); at != lists_.end()) {
+      list = at->second;
+    } else if (lists_.size() >= kMaxLists) {
+      return false;
+    }
+  }
+  if (list == 0) {
+    const std::size_t bytes = entries.size() * sizeof entries[0];
+    if (parts_.allocate(&list, bytes) != CUDA_SUCCESS) {
+      return false;
+    }
+    // Complete before another stream's launch uses it.
+    if (parts_.driver.cuMemcpyHtoDAsync(list, entries.data(), bytes, stream) != CUDA_SUCCESS ||
+        parts_.settle(stream) != CUDA_SUCCESS) {
+      return false;  // the memory may be written still: it is not given back
+    }
+    const std::lock_guard lock(lists_mutex_);
+    lists_.emplace(std::move(entries), list);  // another thread's of the same content is as good
+  }
+  return parts_.copy_each(stream, list, count) == CUDA_SUCCESS;
+}
+
 void Globals::copy(std::span<GlobalVariable* const> variables, CUstream stream) {
+  if (copy_together(variables, stream)) {
+    return;
+  }
   for (GlobalVariable* variable : variables) {
     if (variable->state == State::kLost) {
       continue;

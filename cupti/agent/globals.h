@@ -87,6 +87,8 @@ class Globals {
     std::function<CUresult(recovery::StreamLog&)> wait_for;
     // False: nobody will ever need a shadow any more.
     std::function<bool()> needed;
+    // DeviceOps::copy_each; of no entries, whether it can be used.
+    std::function<CUresult(CUstream, CUdeviceptr, std::uint32_t)> copy_each;
   };
   explicit Globals(Parts parts);
   ~Globals();
@@ -172,6 +174,7 @@ class Globals {
 
  private:
   const GlobalsEffect& effect_of(const Kernel& kernel);
+  bool copy_together(std::span<GlobalVariable* const> variables, CUstream stream);
   std::unique_ptr<GlobalsEffect> make_effect(const Kernel& kernel);
   void add_own_variables(const Kernel& kernel, GlobalsEffect& effect);
   GlobalVariable* record(ObjectKey owner, std::string_view name, std::uint64_t address,
@@ -211,6 +214,11 @@ class Globals {
   std::vector<std::unique_ptr<GlobalsEffect>> effects_;
   std::string obstacle_;  // the first
   std::atomic<bool> has_obstacle_{false};
+  // Lists of copies that lie in device memory, by their content. A vendor's module may have dozens
+  // of variables, all of which each launch of its kernels may write.
+  static constexpr std::size_t kMaxLists = 256;
+  std::mutex lists_mutex_;
+  std::map<std::vector<std::uint64_t>, CUdeviceptr> lists_;
 };
 
 // The device memory that a successful copy or set may have written, [begin, end), by its row; 0, 0

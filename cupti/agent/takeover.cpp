@@ -192,7 +192,14 @@ Takeover::Takeover(const Parts& parts)
                 [this](CUdeviceptr address) { parts_.steering.free(address); },
                 [this](CUstream stream) { return settle(stream); },
                 [this](recovery::StreamLog& log) { return wait_for(log); },
-                [this] { return wanted() && (enabled() || !launched_); }}),
+                [this] { return wanted() && (enabled() || !launched_); },
+                [this](CUstream stream, CUdeviceptr entries, std::uint32_t count) {
+                  if (active()) {
+                    return CUDA_ERROR_NOT_SUPPORTED;
+                  }
+                  const driver_api::RelaxedCapture relaxed(parts_.driver);
+                  return parts_.ops.copy_each(stream, entries, count);
+                }}),
       keeper_({parts.session, parts.steering, objects_, parts.quiet_this_thread,
                [this](recovery::StandbyLink& link, ObjectKey key, const Objects::Made& made,
                       bool there) { return make_object(link, key, made, there, kKeptImage); }}) {}

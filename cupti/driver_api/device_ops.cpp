@@ -65,6 +65,9 @@ CUresult DeviceOps::kernels(Kernels& out) {
   if (code == CUDA_SUCCESS) {
     code = driver_.cuModuleGetFunction(&kernels.damage, module, "gpurecover_damage");
   }
+  if (code == CUDA_SUCCESS) {
+    code = driver_.cuModuleGetFunction(&kernels.copy_each, module, "gpurecover_copy_each");
+  }
   if (code != CUDA_SUCCESS) {
     return code;
   }
@@ -131,6 +134,15 @@ CUresult DeviceOps::scribble(CUstream stream, CUdeviceptr data, CUdeviceptr befo
 CUresult DeviceOps::undo_partly(CUstream stream, CUdeviceptr data, CUdeviceptr before,
                                 std::uint64_t size, std::uint64_t seed, CUdeviceptr damaged) {
   return damage(stream, data, before, size, seed, 1, damaged);
+}
+
+CUresult DeviceOps::copy_each(CUstream stream, CUdeviceptr entries, std::uint32_t count) {
+  Kernels k;
+  if (const CUresult code = kernels(k); code != CUDA_SUCCESS || count == 0) {
+    return code;
+  }
+  void* arguments[] = {&entries};
+  return driver_.cuLaunchKernel(k.copy_each, count, 1, 1, 128, 1, 1, 0, stream, arguments, nullptr);
 }
 
 CUresult DeviceOps::fault_kernels(FaultKernels& out) {

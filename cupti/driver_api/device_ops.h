@@ -62,6 +62,10 @@ class DeviceOps {
   CUresult undo_partly(CUstream stream, CUdeviceptr data, CUdeviceptr before, std::uint64_t size,
                        std::uint64_t seed, CUdeviceptr damaged);
 
+  // Copies of device memory by one launch: `entries` in device memory, three 64-bit words for each:
+  // from, to, bytes. No two overlap; each is done by one block, so they should be small.
+  CUresult copy_each(CUstream stream, CUdeviceptr entries, std::uint32_t count);
+
   // Loads the kernels that fail, so that fault() only enqueues.
   CUresult prepare_fault();
   // Enqueues a kernel that really fails: the context is lost once it has run.
@@ -77,6 +81,7 @@ class DeviceOps {
     CUfunction noise = nullptr;
     CUfunction merge = nullptr;
     CUfunction damage = nullptr;
+    CUfunction copy_each = nullptr;
   };
   struct FaultKernels {
     CUfunction by_kind[4] = {};

@@ -47,6 +47,7 @@ namespace gpurecover::driver_api {
   X(cuMemGetAddressRange)              \
   X(cuMemcpyDtoDAsync)                 \
   X(cuMemcpyDtoHAsync)                 \
+  X(cuMemcpyHtoDAsync)                 \
   X(cuMemsetD8Async)                   \
   X(cuMemAllocPitch)                   \
   X(cuMemCreate)                       \
