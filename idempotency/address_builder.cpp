@@ -5,6 +5,7 @@
 // which each comes after what it needs, a loop's bound before what is in the loop.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <exception>
 #include <unordered_map>
 
@@ -608,6 +609,14 @@ class Builder {
     if (i.type == Type::kPred) {
       if (i.opcode == Opcode::kNot)
         return negation(in(1, 1));
+      if (i.opcode == Opcode::kXor) {
+        // With a constant; else it is no matter of comparisons that hold all together.
+        for (std::uint32_t k = 1; k <= 2 && i.operand_count == 3; ++k) {
+          const Operand& o = f_.operands[first + k];
+          if (o.kind == OperandKind::kImmediate)
+            return o.imm != 0 ? negation(in(3 - k, 1)) : in(3 - k, 1);
+        }
+      }
       if (i.opcode != Opcode::kAnd && i.opcode != Opcode::kOr)
         return kNoIndex;
       return logical(i.opcode == Opcode::kAnd, in(1, 1), in(2, 1), block);
@@ -749,6 +758,20 @@ class Builder {
             return kNoIndex;
         }
       }
+      case Opcode::kShf: {
+        // One word of two that are shifted to the right.
+        const Operand& amount = f_.operands[first + i.operand_count - 1];
+        if (i.operand_count != 4 || amount.kind != OperandKind::kImmediate ||
+            !i.has(Modifier::kR) || i.type != Type::kB32) {
+          return kNoIndex;
+        }
+        const auto by = static_cast<std::int64_t>(amount.imm & 31);
+        if (by == 0 || amount.imm > 31)
+          return kNoIndex;
+        return make(StepKind::kOr, 32, block, context,
+                    make(StepKind::kShr, 32, block, context, in(1, 32), constant(by, 32)),
+                    make(StepKind::kShl, 32, block, context, in(2, 32), constant(32 - by, 32)));
+      }
       case Opcode::kCvt: {
         if (!is_integer(i.type) || !is_integer(i.type2) || i.has(Modifier::kSat))
           return kNoIndex;
@@ -829,9 +852,67 @@ class Builder {
     return operand(i.first_operand + 1, n, w);
   }
 
+  // The bits of a floating-point operand.
+  std::uint32_t float_operand(std::uint32_t pool, std::uint32_t position, unsigned width) {
+    const Operand& o = f_.operands[pool];
+    if (o.kind == OperandKind::kImmediate && o.is_float) {
+      if (o.float_bits == width)
+        return constant(static_cast<std::int64_t>(o.imm), width);
+      if (o.float_bits == 64 && width == 32) {
+        const auto value = static_cast<float>(std::bit_cast<double>(o.imm));
+        return constant(std::bit_cast<std::int32_t>(value), 32);
+      }
+      return opaque(width, cf_.block_of[position]);
+    }
+    if (o.arithmetic_negated)
+      return opaque(width, cf_.block_of[position]);
+    return operand(pool, position, width);
+  }
+
+  // A predicate that was made a number, compared again: that predicate, its opposite, or a
+  // constant. kNoIndex: it is something else.
+  std::uint32_t as_predicate(const Node& c) {
+    std::uint32_t chosen = resolve(c.a), number = resolve(c.b);
+    Relation relation = c.relation;
+    auto is_number = [&](std::uint32_t n) {
+      return nodes_[n].kind == NodeKind::kStep && nodes_[n].step == StepKind::kConst;
+    };
+    if (is_number(chosen)) {
+      if (relation != Relation::kEqual && relation != Relation::kNotEqual)
+        return kNoIndex;
+      std::swap(chosen, number);
+    }
+    const Node x = nodes_[chosen];
+    if (x.kind != NodeKind::kStep || x.step != StepKind::kSelect || !is_number(number) ||
+        !is_number(resolve(x.a)) || !is_number(resolve(x.b)) ||
+        (relation != Relation::kEqual && relation != Relation::kNotEqual)) {
+      return kNoIndex;
+    }
+    auto truth = [&](std::uint32_t n) {
+      const unsigned unused = 64 - c.width;
+      const auto bits = [&](std::uint32_t k) {
+        return static_cast<std::uint64_t>(nodes_[resolve(k)].low) << unused;
+      };
+      return (bits(n) == bits(number)) == (relation == Relation::kEqual);
+    };
+    const bool yes = truth(x.a), no = truth(x.b);
+    if (yes == no) {
+      Node t;
+      t.kind = NodeKind::kTrue;
+      t.width = 1;
+      const std::uint32_t v = shared(t);
+      return yes ? v : negation(v);
+    }
+    const ContextNode& condition = contexts_[x.c];
+    if (condition.node == kNoIndex)
+      return kNoIndex;
+    return condition.negated == yes ? negation(condition.node) : condition.node;
+  }
+
   std::uint32_t compare(std::uint32_t n, const Instruction& i, std::uint32_t reg) {
     const std::uint32_t first = i.first_operand, block = cf_.block_of[n];
-    if (i.operand_count < 3 || !is_integer(i.type))
+    const bool is_float = i.type == Type::kF32 || i.type == Type::kF64;
+    if (i.operand_count < 3 || (!is_float && !is_integer(i.type)))
       return kNoIndex;
     const Operand& to = f_.operands[first];
     const bool is_first = to.kind == OperandKind::kRegister && to.index == reg;
@@ -840,7 +921,22 @@ class Builder {
     Node c;
     c.kind = NodeKind::kCompare;
     c.is_signed = ptx::is_signed_integer(i.type);
-    switch (i.compare) {
+    c.from = is_float ? kOrdered : kNotFloat;
+    ptx::Compare how = i.compare;
+    if (is_float) {
+      static constexpr std::pair<ptx::Compare, ptx::Compare> kWithout[] = {
+          {ptx::Compare::kEqu, ptx::Compare::kEq}, {ptx::Compare::kNeu, ptx::Compare::kNe},
+          {ptx::Compare::kLtu, ptx::Compare::kLt}, {ptx::Compare::kLeu, ptx::Compare::kLe},
+          {ptx::Compare::kGtu, ptx::Compare::kGt}, {ptx::Compare::kGeu, ptx::Compare::kGe}};
+      for (const auto& [unordered, ordered] : kWithout) {
+        if (how == unordered) {
+          how = ordered;
+          c.from = kUnordered;
+          break;
+        }
+      }
+    }
+    switch (how) {
       case ptx::Compare::kEq:
         c.relation = Relation::kEqual;
         break;
@@ -875,13 +971,19 @@ class Builder {
         return kNoIndex;
     }
     c.width = static_cast<std::uint8_t>(bits(i.type));
-    c.a = operand(first + 1, n, c.width);
-    c.b = operand(first + 2, n, c.width);
+    c.a = is_float ? float_operand(first + 1, n, c.width) : operand(first + 1, n, c.width);
+    c.b = is_float ? float_operand(first + 2, n, c.width) : operand(first + 2, n, c.width);
+    if (const std::uint32_t p = is_float ? kNoIndex : as_predicate(c); p != kNoIndex)
+      return finish_compare(n, i, p, is_first, block);
     c.block = block;
     c.context = block_context_[block];
     c.payload = c.width;  // what is compared; a predicate itself has one bit
     c.width = 1;
-    std::uint32_t v = shared(c);
+    return finish_compare(n, i, shared(c), is_first, block);
+  }
+  std::uint32_t finish_compare(std::uint32_t n, const Instruction& i, std::uint32_t v,
+                               bool is_first, std::uint32_t block) {
+    const std::uint32_t first = i.first_operand;
     if (!is_first)
       v = negation(v);
     if (i.bool_op == ptx::BoolOp::kNone)
@@ -1485,6 +1587,8 @@ class Builder {
         Step s;
         s.kind = StepKind::kCondition;
         s.relation = atom.negated ? inverse(x.relation) : x.relation;
+        if (x.from != kNotFloat)
+          s.from = (x.from == kOrdered) == atom.negated ? kUnordered : kOrdered;
         s.is_signed = x.is_signed;
         s.width = static_cast<std::uint8_t>(x.payload);
         s.a = emit(x.a);
@@ -1517,6 +1621,8 @@ class Builder {
       case NodeKind::kTrue:
         return !negated;
       case NodeKind::kCompare: {
+        if (x.from != kNotFloat)
+          return false;
         MustCondition m;
         m.relation = negated ? inverse(x.relation) : x.relation;
         m.width = static_cast<std::uint8_t>(x.payload);
@@ -1688,6 +1794,8 @@ class Builder {
       atoms(contexts_[c].node, contexts_[c].negated, all);
       for (const Atom& atom : all) {
         const Node x = nodes_[atom.compare];
+        if (x.from != kNotFloat)
+          continue;
         Relation relation = atom.negated ? inverse(x.relation) : x.relation;
         std::uint32_t moving = resolve(x.a), fixed = resolve(x.b);
         if (is_fixed(moving, loop)) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <new>
 #include <numeric>
@@ -58,7 +59,8 @@ Wide all_ones(Wide v) {
     ones = ones * 2 + 1;
   return ones;
 }
-bool holds(Relation r, Wide a, Wide b) {
+template <class T>
+bool holds_of(Relation r, T a, T b) {
   switch (r) {
     case Relation::kLess:
       return a < b;
@@ -74,6 +76,19 @@ bool holds(Relation r, Wide a, Wide b) {
       break;
   }
   return a != b;
+}
+bool holds(Relation r, Wide a, Wide b) {
+  return holds_of(r, a, b);
+}
+// Of floating-point numbers; nullopt: of values so small that hardware may take them for zero.
+template <class T, class Bits>
+std::optional<bool> holds_of_floats(Relation r, FloatCompare how, Bits a_bits, Bits b_bits) {
+  const auto a = std::bit_cast<T>(a_bits), b = std::bit_cast<T>(b_bits);
+  if (std::isnan(a) || std::isnan(b))
+    return how == kUnordered;
+  if (std::fpclassify(a) == FP_SUBNORMAL || std::fpclassify(b) == FP_SUBNORMAL)
+    return std::nullopt;
+  return holds_of(r, a, b);
 }
 
 }  // namespace
@@ -463,6 +478,19 @@ void AddressEvaluator::condition(const Step& step) {
   Form a = forms_[step.a], b = forms_[step.b];
   Relation relation = step.relation;
   const unsigned w = step.width;
+  if (step.from != kNotFloat) {
+    if (a.count != 0 || b.count != 0 || (w != 32 && w != 64))
+      return;
+    const auto how = static_cast<FloatCompare>(step.from);
+    const std::optional<bool> truth =
+        w == 32 ? holds_of_floats<float>(relation, how, static_cast<std::uint32_t>(a.constant),
+                                         static_cast<std::uint32_t>(b.constant))
+                : holds_of_floats<double>(relation, how, static_cast<std::uint64_t>(a.constant),
+                                          static_cast<std::uint64_t>(b.constant));
+    if (truth == false)
+      contexts_[step.context].dead = true;
+    return;
+  }
   if (a.count == 0 && b.count == 0) {
     if (!holds(relation, value_of(a.constant, w, step.is_signed),
                value_of(b.constant, w, step.is_signed))) {

@@ -72,11 +72,18 @@ enum class Relation : std::uint8_t {
   kNotEqual
 };
 
+// How floating-point numbers are compared, in Step::from of a condition.
+enum FloatCompare : std::uint8_t {
+  kNotFloat = 0,
+  kOrdered = 1,    // false where one is no number
+  kUnordered = 2,  // true there
+};
+
 struct Step {
   StepKind kind = StepKind::kOpaque;
   Relation relation = Relation::kLess;  // kCondition
   std::uint8_t width = 32;              // bits of the result; kCondition: of what is compared
-  std::uint8_t from = 0;                // kExtend
+  std::uint8_t from = 0;                // kExtend; kCondition: see FloatCompare
   std::uint8_t bytes = 0;               // kParam
   bool is_signed = false;
   std::uint32_t a = kNoSlot, b = kNoSlot, c = kNoSlot, d = kNoSlot;

@@ -712,6 +712,8 @@ class Translator {
 
   // a << shift, or with the upper word: bits 32-63 of (upper:a) << shift.
   Id shifted(Id a, Id upper, std::uint32_t shift, bool high) {
+    if (high && shift != 0 && g_.is_const(upper, 0))
+      return make(Op::kShiftRight, {a, g_.constant(32 - shift)});
     if (!high)
       return make(Op::kShiftLeft, {a, g_.constant(shift)});
     if (shift == 0)
@@ -834,6 +836,64 @@ class Translator {
     write_result64(make(Op::kAdd, {product, addend}, 0, 64), is_uniform);
   }
 
+  // The upper word of a product. An addend would be a pair of registers.
+  void mad_high(bool is_uniform) {
+    const bool plain = (w_.bits(72, 4) & ~2u) == 0;
+    if (w_.bits(81, 3) != 7)
+      write_predicate(81, opaque(1), is_uniform);
+    const Operands o = operands(is_uniform);
+    if (!plain || o.negate_b || o.negate_c || !g_.is_const(o.c, 0))
+      return write_opaque(1, is_uniform);
+    const Id product = make(Op::kWide, {o.a, o.b}, w_.bit(73) ? 2 : 0, 64);
+    write_result(make(Op::kHigh, {product}), is_uniform);
+  }
+
+  void absolute() {
+    const bool by_value = form() == 4;
+    if (w_.bits(72, 20) != 0 || (!by_value && w_.bits(62, 2) != 0) || form() == 2 || form() == 3 ||
+        form() == 7)
+      return write_opaque_word();
+    const Id x = source();
+    const Id minus = make(Op::kAdd3, {x, g_.constant(0), g_.constant(0)}, kNegateA);
+    write_result(make(Op::kMax, {x, minus}, 2));
+  }
+
+  // VIADDMNMX: the lesser or greater of a + b and c.
+  void add_minimum() {
+    // Bits 73 and above: halves, comparisons with zero …
+    if ((w_.bits(72, 15) & ~std::uint64_t{1}) != 0)
+      return write_opaque_word();
+    const Operands o = operands();
+    const Node smaller = g_[predicate(87, 90)];
+    if (smaller.op != Op::kConst || o.negate_c)
+      return write_opaque(1);
+    const Id sum = make(Op::kAdd3, {o.a, o.b, g_.constant(0)}, o.negate_b ? kNegateB : 0);
+    trace_number("signed", w_.bit(72));
+    trace_number("negated", o.negate_b ? 2 : 0);
+    write_result(make(smaller.imm != 0 ? Op::kMin : Op::kMax, {sum, o.c}, w_.bit(72) ? 2 : 0));
+  }
+
+  void compare_float(bool is_uniform) {
+    if (form() == 2 || form() == 3 || form() == 7) {
+      write_predicate(81, opaque(1), is_uniform);
+      return write_predicate(84, opaque(1), is_uniform);
+    }
+    const Operands o = two_operands(is_uniform);
+    const std::uint64_t how = w_.bits(76, 4);
+    // Signs and absolute values are not followed.
+    const bool plain = w_.bits(72, 2) == 0 && (form() == 4 || w_.bits(62, 2) == 0);
+    trace_number("compare", static_cast<std::int64_t>(how));
+    const Id test = !plain      ? opaque(1)
+                    : how == 0  ? g_.constant(0, 1)
+                    : how == 15 ? g_.constant(1, 1)
+                                : make(Op::kCompareFloat, {o.a, o.b}, how, 1);
+    const Id other = predicate(87, 90, is_uniform);
+    const Id first = combine(w_.bits(74, 2), test, other);
+    const Id second = combine(w_.bits(74, 2), make(Op::kNot, {test}, 0, 1), other);
+    write_predicate(81, first, is_uniform);
+    write_predicate(84, second, is_uniform);
+  }
+
   void shift(bool is_uniform) {
     if (has_others({{73, 4}, {80, 1}, {91, 1}}))
       return;
@@ -888,9 +948,15 @@ class Translator {
     if (form() != 2 && form() != 4 && w_.bit(63))
       return unknown_instruction("form of instruction");
     trace_number("table", static_cast<std::int64_t>(w_.bits(72, 8)));
-    if (w_.bits(81, 3) != 7)
-      write_predicate(81, opaque(1), is_uniform);
-    write_result(make(Op::kLogic, {o.a, o.b, o.c}, w_.bits(72, 8)), is_uniform);
+    const Id value = make(Op::kLogic, {o.a, o.b, o.c}, w_.bits(72, 8));
+    if (w_.bits(81, 3) != 7) {
+      // Whether any bit is set, or the predicate of the operand holds.
+      const Id other = g_.resolve(predicate(87, 90, is_uniform));
+      write_predicate(
+          81, g_.is_const(other, 0) ? make(Op::kCompare, {value, g_.constant(0)}, 5, 1) : opaque(1),
+          is_uniform);
+    }
+    write_result(value, is_uniform);
   }
 
   Id combine(std::uint64_t how, Id a, Id b) {
@@ -1531,7 +1597,6 @@ class Translator {
       case 0x008:  // FSEL
       case 0x009:  // FMNMX
       case 0x00a:  // FSET
-      case 0x013:  // IABS
       case 0x015:  // VABSDIFF4
       case 0x01a:  // SGXT
       case 0x01b:  // BMSK
@@ -1986,8 +2051,8 @@ class Translator {
       if (form() == 0)
         return unknown_instruction();
       const std::uint32_t base = w_.opcode() & 0x1ff;
-      const bool integer = base == 0x013 || base == 0x01a || base == 0x01b || base == 0x100 ||
-                           base == 0x101 || base == 0x109;
+      const bool integer =
+          base == 0x01a || base == 0x01b || base == 0x100 || base == 0x101 || base == 0x109;
       return integer ? write_opaque_word() : write_opaque(*words);
     }
     const bool hopper = code_.sm >= 90;
@@ -2004,7 +2069,8 @@ class Translator {
         return select(false);
       case 0x087:
         return select(true);
-      case 0x00b:  // FSETP
+      case 0x00b:
+        return compare_float(false);
       case 0x02a:  // DSETP
       case 0x034:  // HSETP2
         write_predicate(81, opaque(1));
@@ -2047,12 +2113,12 @@ class Translator {
         return mad_wide(false);
       case 0x0a5:
         return mad_wide(true);
-      case 0x027:  // IMAD.HI
-        write_predicate(81, opaque(1));
-        return write_opaque(1);
+      case 0x027:
+        return mad_high(false);
       case 0x0a7:
-        write_predicate(81, opaque(1), true);
-        return write_opaque(1, true);
+        return mad_high(true);
+      case 0x013:
+        return absolute();
       case 0x031:
         return half_fma();
       case 0x035:
@@ -2073,7 +2139,7 @@ class Translator {
                                  (w_.bit(72) ? kNegateA : 0) | (o.negate_b ? kNegateB : 0)));
       }
       case 0x046:  // VIADDMNMX
-        return hopper ? write_opaque_word() : unknown_instruction();
+        return hopper ? add_minimum() : unknown_instruction();
       case 0x04a:
         if (code_.sm == 100 || code_.sm == 103)
           return write_opaque(2);  // FADD2
@@ -2091,10 +2157,7 @@ class Translator {
       case 0x05e:  // UI2FP
         return uniform_float() ? write_opaque(1, true) : unknown_instruction();
       case 0x053:  // UFSETP
-        if (!uniform_float())
-          return unknown_instruction();
-        write_predicate(81, opaque(1), true);
-        return write_predicate(84, opaque(1), true);
+        return uniform_float() ? compare_float(true) : unknown_instruction();
       case 0x097:
         return add64(true);
       case 0x09a:  // USGXT

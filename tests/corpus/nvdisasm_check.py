@@ -17,13 +17,14 @@ import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 
 FOLLOWED = set(
     "MOV UMOV SEL USEL ISETP UISETP IADD3 UIADD3 LEA ULEA LOP3 ULOP3 PRMT UPRMT IMNMX VIMNMX UVIMNMX SHF "
-    "USHF IMAD UIMAD VIADD IADD PLOP3 UPLOP3 R2UR".split())
+    "USHF IMAD UIMAD VIADD VIADDMNMX IADD IABS FSETP UFSETP PLOP3 UPLOP3 R2UR".split())
 LOADS = {"LDG": "ld.global", "LD": "ld.generic", "LDL": "ld.local", "LDS": "ld.shared"}
 STORES = {"STG": "st.global", "ST": "st.generic", "STL": "st.local", "STS": "st.shared"}
 ATOMICS = {"ATOMG": "atom.global", "ATOM": "atom.generic", "ATOMS": "atom.shared",
@@ -36,6 +37,18 @@ PREDICATE = re.compile(r"^(U?P)(\d|T)$")
 SPECIAL = {"SR_TID.X": 0x21, "SR_TID.Y": 0x22, "SR_TID.Z": 0x23, "SR_CTAID.X": 0x25,
            "SR_CTAID.Y": 0x26, "SR_CTAID.Z": 0x27, "SR_LANEID": 0}
 COMPARISONS = {"F": 0, "LT": 1, "EQ": 2, "LE": 3, "GT": 4, "NE": 5, "GE": 6, "T": 7}
+
+
+FLOAT_COMPARISONS = "F LT EQ LE GT NE GE NUM NAN LTU EQU LEU GTU NEU GEU T".split()
+
+
+def float_bits(text):
+    """1.5 as nvdisasm writes it, as the bits of a 32-bit number; registers stay."""
+    try:
+        value = {"+INF": float("inf"), "+QNAN": float("nan")}.get(text)
+        return "0x%x" % struct.unpack("<I", struct.pack("<f", value or float(text)))[0]
+    except ValueError:
+        return text
 
 
 def words(register, count):
@@ -357,7 +370,11 @@ class Checker:
             expect("form", [numbers["right"], numbers["type"], numbers["wrap"], numbers["high"]],
                    [int("R" in i.mods), kind.index(next(m for m in i.mods if m in kind)),
                     int("W" in i.mods), int("HI" in i.mods)])
-        if i.name in ("IMNMX", "VIMNMX", "UVIMNMX"):
+        if i.name in ("FSETP", "UFSETP"):
+            how = next(m for m in i.mods if m in FLOAT_COMPARISONS)
+            expect("comparison", numbers["compare"], FLOAT_COMPARISONS.index(how))
+            theirs = [float_bits(t) for t in theirs]
+        if i.name in ("IMNMX", "VIMNMX", "UVIMNMX", "VIADDMNMX"):
             expect("sign", numbers["signed"], int("U32" not in i.mods))
         if i.name in ("IMAD", "UIMAD") and wide_last:
             expect("sign", numbers["signed"], int("U32" not in i.mods))
