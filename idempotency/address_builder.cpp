@@ -1503,6 +1503,8 @@ class Builder {
           }
           s.a = static_cast<std::uint32_t>(program_->parts.size());
           s.b = static_cast<std::uint32_t>(parts.size());
+          // Values that come together in one place in one way.
+          s.d = phis_[x.payload].parts.empty() ? kNoIndex : phis_[x.payload].parts[0].second;
           program_->parts.insert(program_->parts.end(), parts.begin(), parts.end());
         } else {
           if (x.step == StepKind::kSelect) {

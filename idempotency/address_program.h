@@ -57,7 +57,7 @@ enum class StepKind : std::uint8_t {
   kTruncate,
   kPack,       // a is the lower half, b the upper one
   kSelect,     // a or b; contexts c and d
-  kMerge,      // of the values in `parts` [a, a + b)
+  kMerge,      // of the values in `parts` [a, a + b); equal d: where others come together too
   kInduction,  // a + counter of loop c times b
   kLoop,       // bounds the counter of loop a by its conditions
   kCondition,  // puts a condition into `context`
@@ -286,6 +286,16 @@ class AddressEvaluator {
               bool& good);
   Form evaluate(const AddressProgram& program, const Step& step);
   Form join(const AddressProgram& program, const Step& step);
+  // What comes together at a join: base + step · t, where t is what `parts` say, by the way taken.
+  static constexpr std::uint32_t kMaxJoined = 6;
+  struct Join {
+    StepKind kind = StepKind::kMerge;
+    std::uint32_t first = 0, second = 0, count = 0;  // the place, and ways
+    std::uint32_t symbol = kNoSlot;                  // t
+    Form parts[kMaxJoined];
+  };
+  void demand_of_parts(const Step& step, std::span<const MergePart> parts, const Form& joined);
+  bool join_by_steps(const Step& step, std::span<const Form> rests, Wide low, Wide high, Form& out);
 
   std::vector<Form> forms_;
   std::vector<Bounds> bounds_;
@@ -294,6 +304,8 @@ class AddressEvaluator {
   static constexpr std::uint32_t kKnown = 4;
   Known known_[kKnown];
   std::uint32_t known_count_ = 0;
+  std::vector<Join> joins_;
+  std::size_t join_count_ = 0;
   std::span<const std::byte> args_;
   std::span<const std::uint64_t> addresses_;
   LaunchDimensions dimensions_;

@@ -45,7 +45,7 @@ FLOAT_COMPARISONS = "F LT EQ LE GT NE GE NUM NAN LTU EQU LEU GTU NEU GEU T".spli
 def float_bits(text):
     """1.5 as nvdisasm writes it, as the bits of a 32-bit number; registers stay."""
     try:
-        value = {"+INF": float("inf"), "+QNAN": float("nan")}.get(text)
+        value = {"+INF": float("inf"), "-INF": float("-inf"), "+QNAN": float("nan")}.get(text)
         return "0x%x" % struct.unpack("<I", struct.pack("<f", value or float(text)))[0]
     except ValueError:
         return text
@@ -373,7 +373,8 @@ class Checker:
         if i.name in ("FSETP", "UFSETP"):
             how = next(m for m in i.mods if m in FLOAT_COMPARISONS)
             expect("comparison", numbers["compare"], FLOAT_COMPARISONS.index(how))
-            theirs = [float_bits(t) for t in theirs]
+            theirs = [float_bits(o) if re.match(r"^[-+]?[\dIQ]", o) else plain(o)[0] for o in sources
+                      if not PREDICATE.match(plain(o)[0])]
         if i.name in ("IMNMX", "VIMNMX", "UVIMNMX", "VIADDMNMX"):
             expect("sign", numbers["signed"], int("U32" not in i.mods))
         if i.name in ("IMAD", "UIMAD") and wide_last:
