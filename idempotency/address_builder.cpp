@@ -1563,6 +1563,120 @@ class Builder {
     return kInverse[static_cast<int>(r)];
   }
 
+  // A predicate that comes from several places, some of them constants, as the comparison of a
+  // number with zero; kNoIndex: it is none.
+  std::uint32_t as_number(std::uint32_t n) {
+    const auto [it, is_new] = number_of_.try_emplace(n, kNoIndex);
+    if (!is_new)
+      return it->second;
+    const Node x = nodes_[n];
+    if (x.width != 1 || loop_of_header_[x.block] != kNoIndex)
+      return kNoIndex;
+    Phi p;
+    p.block = x.block;
+    p.pending = false;
+    bool any = false;
+    for (const auto& [part, edge] : phis_[x.payload].parts) {
+      std::uint32_t v = resolve(part);
+      bool truth = true;
+      for (int hops = 0; nodes_[v].kind == NodeKind::kNot && hops < 8; ++hops) {
+        truth = !truth;
+        v = resolve(nodes_[v].a);
+      }
+      const bool constant_part = nodes_[v].kind == NodeKind::kTrue;
+      any |= constant_part;
+      p.parts.emplace_back(
+          constant_part ? constant(truth ? 1 : 0, 32) : opaque(32, cf_.edges[edge].from, 0, 1),
+          edge);
+    }
+    if (!any)
+      return kNoIndex;
+    Node phi;
+    phi.kind = NodeKind::kPhi;
+    phi.width = 32;
+    phi.block = x.block;
+    phi.context = x.context;
+    phi.payload = static_cast<std::uint32_t>(phis_.size());
+    phis_.push_back(std::move(p));
+    Node c;
+    c.kind = NodeKind::kCompare;
+    c.relation = Relation::kNotEqual;
+    c.width = 1;
+    c.payload = 32;
+    c.block = x.block;
+    c.context = x.context;
+    c.a = append(phi);
+    c.b = constant(0, 32);
+    return number_of_[n] = append(c);
+  }
+
+  // What holds where the predicate is true (or false), into the program's context `id`.
+  void emit_conditions(std::uint32_t predicate, bool negated, std::uint32_t id, int depth) {
+    std::uint32_t n = resolve(predicate);
+    if (depth > 24 || over_)
+      return;
+    if (nodes_[n].kind == NodeKind::kPhi) {
+      n = as_number(n);
+      if (n == kNoIndex)
+        return;
+    }
+    const Node x = nodes_[n];
+    switch (x.kind) {
+      case NodeKind::kNot:
+        return emit_conditions(x.a, !negated, id, depth + 1);
+      case NodeKind::kAnd:
+      case NodeKind::kOr: {
+        if ((x.kind == NodeKind::kAnd) == !negated) {
+          emit_conditions(x.a, negated, id, depth + 1);
+          return emit_conditions(x.b, negated, id, depth + 1);
+        }
+        if (either_ > 3)
+          return;
+        ++either_;
+        Step s;
+        s.kind = StepKind::kEither;
+        s.context = id;
+        for (const bool first : {true, false}) {
+          const auto side = static_cast<std::uint32_t>(program_->contexts.size());
+          program_->contexts.push_back(id);
+          (first ? s.c : s.d) = side;
+          emit_conditions(first ? x.a : x.b, negated, side, depth + 1);
+        }
+        --either_;
+        push(s, kNoIndex);
+        return;
+      }
+      case NodeKind::kTrue: {
+        if (!negated)
+          return;
+        // Nobody comes here: 0 ≠ 0.
+        Step s;
+        s.kind = StepKind::kCondition;
+        s.relation = Relation::kNotEqual;
+        s.a = s.b = emit(constant(0, 32));
+        s.context = id;
+        push(s, kNoIndex);
+        return;
+      }
+      case NodeKind::kCompare: {
+        Step s;
+        s.kind = StepKind::kCondition;
+        s.relation = negated ? inverse(x.relation) : x.relation;
+        if (x.from != kNotFloat)
+          s.from = (x.from == kOrdered) == negated ? kUnordered : kOrdered;
+        s.is_signed = x.is_signed;
+        s.width = static_cast<std::uint8_t>(x.payload);
+        s.a = emit(x.a);
+        s.b = emit(x.b);
+        s.context = id;
+        push(s, kNoIndex);
+        return;
+      }
+      default:
+        return;
+    }
+  }
+
   std::uint32_t emit_context(std::uint32_t c) {
     // From the root down: chains are long in code with many early exits.
     std::vector<std::uint32_t> chain;
@@ -1582,22 +1696,7 @@ class Builder {
       }
       if (contexts_[k].node == kNoIndex)
         continue;
-      std::vector<Atom> all;
-      atoms(contexts_[k].node, contexts_[k].negated, all);
-      for (const Atom& atom : all) {
-        const Node x = nodes_[atom.compare];
-        Step s;
-        s.kind = StepKind::kCondition;
-        s.relation = atom.negated ? inverse(x.relation) : x.relation;
-        if (x.from != kNotFloat)
-          s.from = (x.from == kOrdered) == atom.negated ? kUnordered : kOrdered;
-        s.is_signed = x.is_signed;
-        s.width = static_cast<std::uint8_t>(x.payload);
-        s.a = emit(x.a);
-        s.b = emit(x.b);
-        s.context = id;
-        push(s, kNoIndex);
-      }
+      emit_conditions(contexts_[k].node, contexts_[k].negated, id, 0);
     }
     return contexts_[c].emitted;
   }
@@ -1848,7 +1947,7 @@ class Builder {
   std::vector<std::uint32_t> alias_;  // per node: what stands for it
   std::vector<Phi> phis_;
   std::unordered_map<std::uint64_t, std::uint32_t> phi_of_, definition_of_, condition_context_,
-      packed_phi_;
+      packed_phi_, number_of_;
   std::unordered_map<Key, std::uint32_t, KeyHash> shared_;
   std::vector<ContextNode> contexts_;  // 0: no condition
   std::vector<std::uint32_t> block_context_, edge_context_, loop_of_header_, forced_merge_;
@@ -1856,7 +1955,7 @@ class Builder {
   std::vector<std::uint8_t> loop_state_;
   std::shared_ptr<AddressProgram> program_;
   std::uint64_t work_ = 0;
-  int depth_ = 0;
+  int depth_ = 0, either_ = 0;
   bool over_ = false;
 };
 

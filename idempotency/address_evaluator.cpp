@@ -1247,6 +1247,19 @@ AddressEvaluator::Form AddressEvaluator::evaluate(const AddressProgram& program,
     case StepKind::kCondition:
       condition(step);
       return number(0);
+    case StepKind::kEither: {
+      const bool first = !contexts_[step.c].dead, second = !contexts_[step.d].dead;
+      if (!first && !second)
+        contexts_[step.context].dead = true;
+      if (first == second)
+        return number(0);
+      for (std::uint32_t k = contexts_[first ? step.c : step.d].first; k != kNoSlot;
+           k = constraints_[k].next) {
+        const Form f = constraints_[k].form;
+        demand(step.context, f);
+      }
+      return number(0);
+    }
   }
   return anything(step);
 }

@@ -61,6 +61,7 @@ enum class StepKind : std::uint8_t {
   kInduction,  // a + counter of loop c times b
   kLoop,       // bounds the counter of loop a by its conditions
   kCondition,  // puts a condition into `context`
+  kEither,     // what holds in context c, or what holds in d, holds in `context`
 };
 
 enum class Relation : std::uint8_t {
