@@ -1495,7 +1495,8 @@ class Builder {
         if (x.kind == NodeKind::kPhi) {
           s.kind = StepKind::kMerge;
           std::vector<MergePart> parts;
-          for (const auto& [part, edge] : phis_[x.payload].parts) {
+          const auto ways = phis_[x.payload].parts;  // more may be made meanwhile
+          for (const auto& [part, edge] : ways) {
             MergePart p;
             p.context = emit_context(edge_context_[edge]);
             p.slot = emit(part);
@@ -1565,7 +1566,7 @@ class Builder {
 
   // A predicate that comes from several places, some of them constants, as the comparison of a
   // number with zero; kNoIndex: it is none.
-  std::uint32_t as_number(std::uint32_t n) {
+  std::uint32_t as_number(std::uint32_t n, int depth = 0) {
     const auto [it, is_new] = number_of_.try_emplace(n, kNoIndex);
     if (!is_new)
       return it->second;
@@ -1576,18 +1577,25 @@ class Builder {
     p.block = x.block;
     p.pending = false;
     bool any = false;
-    for (const auto& [part, edge] : phis_[x.payload].parts) {
+    const auto ways = phis_[x.payload].parts;
+    for (const auto& [part, edge] : ways) {
       std::uint32_t v = resolve(part);
       bool truth = true;
       for (int hops = 0; nodes_[v].kind == NodeKind::kNot && hops < 8; ++hops) {
         truth = !truth;
         v = resolve(nodes_[v].a);
       }
-      const bool constant_part = nodes_[v].kind == NodeKind::kTrue;
-      any |= constant_part;
-      p.parts.emplace_back(
-          constant_part ? constant(truth ? 1 : 0, 32) : opaque(32, cf_.edges[edge].from, 0, 1),
-          edge);
+      std::uint32_t value = kNoIndex;
+      if (nodes_[v].kind == NodeKind::kTrue) {
+        value = constant(truth ? 1 : 0, 32);
+      } else if (truth && nodes_[v].kind == NodeKind::kPhi && depth < 8) {
+        if (const std::uint32_t inner = as_number(v, depth + 1); inner != kNoIndex)
+          value = nodes_[inner].a;
+      }
+      any |= value != kNoIndex;
+      if (value == kNoIndex)
+        value = opaque(32, cf_.edges[edge].from, 0, 1);
+      p.parts.emplace_back(value, edge);
     }
     if (!any)
       return kNoIndex;
@@ -1930,6 +1938,19 @@ class Builder {
     program_->loops[loop].first = static_cast<std::uint32_t>(program_->conditions.size());
     program_->loops[loop].count = static_cast<std::uint32_t>(conditions.size());
     program_->conditions.insert(program_->conditions.end(), conditions.begin(), conditions.end());
+    std::vector<MergePart> ways;
+    for (const std::uint32_t e : l.entries) {
+      if (l.header == 0)
+        break;  // the kernel begins there
+      if (edge_context_[e] == kNoIndex)
+        continue;  // nobody comes there
+      MergePart p;
+      p.context = emit_context(edge_context_[e]);
+      ways.push_back(p);
+    }
+    program_->loops[loop].first_way = static_cast<std::uint32_t>(program_->parts.size());
+    program_->loops[loop].ways = static_cast<std::uint32_t>(ways.size());
+    program_->parts.insert(program_->parts.end(), ways.begin(), ways.end());
     Step s;
     s.kind = StepKind::kLoop;
     s.a = loop;

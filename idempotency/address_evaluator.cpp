@@ -615,6 +615,13 @@ bool AddressEvaluator::moves_in(const AddressProgram& program, const Form& form,
 
 void AddressEvaluator::bound(const AddressProgram& program, std::uint32_t id) {
   const LoopInfo& loop = program.loops[id];
+  bool entered = loop.ways == 0;
+  for (std::uint32_t k = 0; k < loop.ways && !entered; ++k)
+    entered = !is_dead(program.parts[loop.first_way + k].context);
+  if (!entered) {
+    contexts_[loop.context].dead = true;
+    return;
+  }
   for (std::uint32_t k = 0; k < loop.count; ++k)
     bounded_by(program, loop, id, program.conditions[loop.first + k]);
 }
@@ -868,6 +875,8 @@ void AddressEvaluator::demand_of_parts(const Step& step, std::span<const MergePa
 // one, so that they stay related: a pointer and the counter of what is left, after a loop.
 bool AddressEvaluator::join_by_steps(const Step& step, std::span<const Form> rests, Wide low,
                                      Wide high, Form& out) {
+  if (step.d == kNoSlot)
+    return false;
   std::uint32_t base = 0;
   while (base < rests.size() && rests[base].count != 0)
     ++base;

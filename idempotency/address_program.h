@@ -109,6 +109,8 @@ struct LoopInfo {
   std::uint32_t entry = 0;         // the context in which it is entered
   std::uint32_t parent = kNoSlot;
   std::uint32_t first = 0, count = 0;  // in AddressProgram::conditions
+  // In AddressProgram::parts: the contexts of all ways into it. None: not known.
+  std::uint32_t first_way = 0, ways = 0;
 };
 
 struct MergePart {
