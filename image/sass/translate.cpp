@@ -1332,6 +1332,8 @@ class Translator {
     e.space = space;
     e.offset = access_displacement(space);
     const bool small = space == Space::kShared || space == Space::kLocal;
+    if (small && w_.bit(76))  // a descriptor
+      return unknown_instruction("form of instruction");
     e.address = small ? small_address(uniform_at, space == Space::kShared)
                       : global_address(uniform_at, Kind::kAccess);
     if (space == Space::kGlobal) {
@@ -1364,6 +1366,8 @@ class Translator {
     e.vector = static_cast<std::uint8_t>(size->words == 4 ? 2 : 1);
     e.offset = access_displacement(space);
     const bool small = space == Space::kShared || space == Space::kLocal;
+    if (small && w_.bit(76))  // a descriptor
+      return unknown_instruction("form of instruction");
     e.address = small ? small_address(uniform_at, space == Space::kShared)
                       : global_address(uniform_at, Kind::kAccess);
     // Where the displacement takes bits 32-63, the data come from the field behind.

@@ -820,7 +820,10 @@ class Executions {
       if (code.machine_code && !r.access_was_write &&
           reads_less_than_ptx().contains(code.kernel->name))
         return;
-      if (r.message.find("outside the block's shared memory") != std::string::npos)
+      // Memory that does not outlive the launch.
+      if (r.message.find("outside the block's shared memory") != std::string::npos ||
+          r.message.find("outside the thread's local memory") != std::string::npos ||
+          r.message.find("outside the kernel's parameters") != std::string::npos)
         note_outside_shared(r, count);
       else
         ADD_FAILURE() << "proved in bounds, but it went astray, " << where_ << "\n"
@@ -950,7 +953,7 @@ TEST(Corpus, LaunchesLikeThemStayInsideTheStaticSets) {
                 form->name.c_str(), count.launches, count.proved, count.idempotent, count.faulted);
     // The proof speaks of memory that outlives the launch, and not of alignment.
     if (count.outside_shared != 0)
-      std::printf("  of those proved in bounds, %u leave shared memory, for example\n    %s\n",
+      std::printf("  of those proved in bounds, %u leave shared or local memory, for example\n    %s\n",
                   count.outside_shared, count.first_outside_shared.c_str());
     if (count.misaligned != 0)
       std::printf("  of those proved in bounds, %u are misaligned, for example\n    %s\n",

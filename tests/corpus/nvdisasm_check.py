@@ -2,12 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Holds the decoder of machine code against nvdisasm.
 
-nvdisasm_check.py DECODE_DUMP FILE...
+nvdisasm_check.py [--mutate N] DECODE_DUMP FILE...
 
 Each FILE (fatbin, cubin) is decoded by both. Of every instruction that the decoder reaches, the
 mnemonic and the guard must agree; of those that it follows (arithmetic of addresses, conditions,
 memory, branches) the registers, predicates, constants, immediates, signs, kinds and sizes too; of
 the others the registers that they write.
+
+With --mutate: N instructions of each architecture, of each a random bit flipped. What nvdisasm does
+not take for an instruction, or the decoder refuses, is counted; the others are compared as above, so
+that a bit with a meaning that the decoder does not see is found.
 
 nvdisasm is GPURECOVER_NVDISASM or the one in PATH; without one, the exit status is 77.
 NVDISASM_CHECK_ALL=1 prints every difference instead of the first of each kind.
@@ -15,6 +19,7 @@ NVDISASM_CHECK_ALL=1 prints every difference instead of the first of each kind.
 import collections
 import json
 import os
+import random
 import re
 import shutil
 import struct
@@ -263,8 +268,11 @@ class Checker:
                 expect("special register", numbers.get("special"), SPECIAL[sources[0]])
             self.counts["followed"] += 1
         elif i.name in FOLLOWED and not i.has("HI_") and not ours["opaque"]:
-            self.arithmetic(ours, i, sources, expect)
-            self.counts["followed"] += 1
+            try:
+                self.arithmetic(ours, i, sources, expect)
+                self.counts["followed"] += 1
+            except (KeyError, StopIteration):
+                self.counts["by results"] += 1  # a form that is not followed
         elif i.name == "LDGSTS":
             to, offset = memory_operand(i.operands[0], False)
             source, offset2 = memory_operand(i.operands[1], True)
@@ -426,7 +434,111 @@ def disassemble(nvdisasm, cubin):
     return kernels
 
 
+def text_sections(cubin):
+    """Name of each kernel → where its code lies in the file."""
+    shoff, = struct.unpack_from("<Q", cubin, 0x28)
+    size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQ", cubin, shoff + k * size) for k in range(count)]
+    strings = sections[names][4]
+    found = {}
+    for name, _, _, _, offset, _ in sections:
+        text = cubin[strings + name:cubin.index(b"\0", strings + name)].decode()
+        if text.startswith(".text."):
+            found[text[6:]] = offset
+    return found
+
+
+def one_instruction(nvdisasm, sm, word, folder):
+    path = os.path.join(folder, "word")
+    with open(path, "wb") as f:
+        f.write(word)
+    run = subprocess.run([nvdisasm, "-b", "SM%d" % sm, path], capture_output=True, text=True)
+    m = re.search(r"/\*0000\*/\s+(?:@(!?U?P[T\d])\s+)?(.*?)\s*;", run.stdout)
+    return Instruction(m.group(1), m.group(2)) if m else None
+
+
+def traces(dump, path, out):
+    """Of each cubin in a file: its path, architecture, and kernel → offset → what we take."""
+    found, kernel = [], None
+    for line in subprocess.run([dump, path, out], capture_output=True, text=True,
+                               check=True).stdout.splitlines():
+        o = json.loads(line)
+        if "cubin" in o:
+            found.append((o["cubin"], o["sm"], {}))
+        elif "kernel" in o:
+            kernel = found[-1][2].setdefault(o["kernel"], {})
+            m = re.search(r"machine code offset (0x[0-9a-f]+)", o["why_not"])
+            refused = int(m.group(1), 16) if m else None
+        else:
+            if o["offset"] != refused:
+                kernel[o["offset"]] = o
+    return found
+
+
+def mutate(nvdisasm, dump, files, wanted):
+    seed = 20240717
+    print("seed %d" % seed)
+    chance = random.Random(seed)
+    checkers = {}
+    with tempfile.TemporaryDirectory() as folder:
+        pool = collections.defaultdict(list)
+        for index, path in enumerate(files):
+            for cubin, sm, kernels in traces(dump, path, os.path.join(folder, str(index))):
+                pool[sm].append((cubin, kernels))
+        for sm, cubins in sorted(pool.items()):
+            checker = checkers.setdefault(sm, Checker())
+            while checker.counts["mutants"] < wanted:
+                cubin, kernels = chance.choice(cubins)
+                content = bytearray(open(cubin, "rb").read())
+                places = text_sections(bytes(content))
+                chosen = {}
+                for name, taken in kernels.items():
+                    straight = [o for o in taken.values() if o["name"] not in CONTROL]
+                    if not straight:
+                        continue
+                    offset = chance.choice(straight)["offset"]
+                    bit = chance.randrange(105)
+                    at = places[name] + offset
+                    content[at + bit // 8] ^= 1 << (bit % 8)
+                    chosen[name] = (offset, bit, bytes(content[at:at + 16]))
+                changed = os.path.join(folder, "changed")
+                with open(changed, "wb") as f:
+                    f.write(content)
+                ours = traces(dump, changed, os.path.join(folder, "again"))[0][2]
+                for name, (offset, bit, word) in chosen.items():
+                    if checker.counts["mutants"] >= wanted:
+                        break
+                    checker.counts["mutants"] += 1
+                    theirs = one_instruction(nvdisasm, sm, word, folder)
+                    mine = ours.get(name, {}).get(offset)
+                    if theirs is None:
+                        checker.counts["illegal"] += 1
+                    elif mine is None or not mine["name"]:
+                        checker.counts["refused"] += 1
+                    else:
+                        place = "sm_%d %s+0x%x, bit %d" % (sm, name, offset, bit)
+                        checker.check(mine, theirs, place, {})
+    print("| Architecture | Mutants | no instruction | refused by us | compared | different |\n"
+          "|---|---|---|---|---|---|")
+    for sm, c in sorted(checkers.items()):
+        n = c.counts
+        print("| sm_%d | %d | %d | %d | %d | %d |" %
+              (sm, n["mutants"], n["illegal"], n["refused"], n["instructions"],
+               n["instructions that differ"]))
+    for sm, c in sorted(checkers.items()):
+        for d in c.differences:
+            print(d)
+    return 1 if any(c.differences for c in checkers.values()) else 0
+
+
+CONTROL = set("BRA CALL RET EXIT BRX BRXU BSSY BSYNC BREAK BPT".split())
+
+
 def main():
+    mutants = None
+    if len(sys.argv) > 2 and sys.argv[1] == "--mutate":
+        mutants = int(sys.argv[2])
+        del sys.argv[1:3]
     if len(sys.argv) < 3:
         print(__doc__)
         return 2
@@ -436,6 +548,8 @@ def main():
         return 77
     version = subprocess.run([nvdisasm, "--version"], capture_output=True, text=True, check=True)
     print(re.search(r"release .*", version.stdout).group(0))
+    if mutants is not None:
+        return mutate(nvdisasm, sys.argv[1], sys.argv[2:], mutants)
     checkers, refused = {}, collections.defaultdict(list)
     kernels_of = collections.Counter()
     with tempfile.TemporaryDirectory() as folder:

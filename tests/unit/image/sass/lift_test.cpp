@@ -425,6 +425,8 @@ TEST_F(Patched, AnUnknownBitOfAKnownInstructionRefusesTheKernel) {
        op(0x981, {{16, 8, 2}, {24, 8, 4}, {72, 1, 1}, {73, 3, 4}, {90, 1, 1}})},
       {"STG with a uniform register",
        op(0x386, {{24, 8, 4}, {32, 8, 2}, {72, 1, 1}, {73, 3, 4}, {90, 2, 3}})},
+      {"STL with a descriptor",
+       op(0x987, {{24, 8, 2}, {32, 8, 4}, {64, 8, 4}, {73, 3, 4}, {76, 1, 1}, {91, 1, 1}})},
       {"LD of a predicate",
        op(0x980, {{16, 8, 2}, {24, 8, 4}, {72, 1, 1}, {73, 3, 4}, {81, 3, 2}})},
       {"ULDC of a bank that a register chooses",
