@@ -1332,7 +1332,7 @@ class Translator {
     e.space = space;
     e.offset = access_displacement(space);
     const bool small = space == Space::kShared || space == Space::kLocal;
-    if (small && w_.bit(76))  // a descriptor
+    if (small && code_.sm >= 80 && w_.bit(76))  // a descriptor
       return unknown_instruction("form of instruction");
     e.address = small ? small_address(uniform_at, space == Space::kShared)
                       : global_address(uniform_at, Kind::kAccess);
@@ -1366,7 +1366,7 @@ class Translator {
     e.vector = static_cast<std::uint8_t>(size->words == 4 ? 2 : 1);
     e.offset = access_displacement(space);
     const bool small = space == Space::kShared || space == Space::kLocal;
-    if (small && w_.bit(76))  // a descriptor
+    if (small && code_.sm >= 80 && w_.bit(76))  // a descriptor
       return unknown_instruction("form of instruction");
     e.address = small ? small_address(uniform_at, space == Space::kShared)
                       : global_address(uniform_at, Kind::kAccess);
