@@ -838,36 +838,7 @@ AddressEvaluator::Form AddressEvaluator::join(const AddressProgram& program, con
     rest = symbol(step.symbol, low, high);
   if (!combine(common, rest, 1, step.width, r))
     return anything(step);
-  if (step.kind == StepKind::kMerge && common.count != 0 && rest.count != 0)
-    demand_of_parts(step, parts, r);
   return r;
-}
-
-// Whichever way is taken, its value is one of those that can come that way.
-void AddressEvaluator::demand_of_parts(const Step& step, std::span<const MergePart> parts,
-                                       const Form& joined) {
-  Wide low = 0, high = 0;
-  bool begun = false;
-  for (const MergePart& p : parts) {
-    if (is_dead(p.context))
-      continue;
-    Wide l = 0, h = 0;
-    if (!range(forms_[p.slot], p.context, l, h))
-      return;
-    if (l > h)
-      continue;
-    low = begun ? std::min(low, l) : l;
-    high = begun ? std::max(high, h) : h;
-    begun = true;
-  }
-  Wide box_low = 0, box_high = 0;
-  if (!begun || !fits(low) || !fits(high) || !box(joined, box_low, box_high))
-    return;
-  Form f;
-  if (high < box_high && combine_exactly(joined, number(static_cast<std::int64_t>(high)), -1, f))
-    demand(step.context, f);
-  if (low > box_low && combine_exactly(number(static_cast<std::int64_t>(low)), joined, -1, f))
-    demand(step.context, f);
 }
 
 // Where one of the rests is a number, the others lie whole steps away from it: a symbol for how

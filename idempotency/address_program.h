@@ -297,7 +297,6 @@ class AddressEvaluator {
     std::uint32_t symbol = kNoSlot;                  // t
     Form parts[kMaxJoined];
   };
-  void demand_of_parts(const Step& step, std::span<const MergePart> parts, const Form& joined);
   bool join_by_steps(const Step& step, std::span<const Form> rests, Wide low, Wide high, Form& out);
 
   std::vector<Form> forms_;
