@@ -953,8 +953,9 @@ TEST(Corpus, LaunchesLikeThemStayInsideTheStaticSets) {
                 form->name.c_str(), count.launches, count.proved, count.idempotent, count.faulted);
     // The proof speaks of memory that outlives the launch, and not of alignment.
     if (count.outside_shared != 0)
-      std::printf("  of those proved in bounds, %u leave shared or local memory, for example\n    %s\n",
-                  count.outside_shared, count.first_outside_shared.c_str());
+      std::printf(
+          "  of those proved in bounds, %u leave shared or local memory, for example\n    %s\n",
+          count.outside_shared, count.first_outside_shared.c_str());
     if (count.misaligned != 0)
       std::printf("  of those proved in bounds, %u are misaligned, for example\n    %s\n",
                   count.misaligned, count.first_misaligned.c_str());
