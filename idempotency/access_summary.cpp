@@ -253,6 +253,8 @@ class Analysis {
     out_.complete = true;
     out_.name = kernel_.name;
     out_.param_bytes = kernel_.param_bytes;
+    for (const ptx::Parameter& p : kernel_.params)
+      out_.exact_param_bytes |= !module_.machine_code && p.align > 16;
     out_.machine_code = module_.machine_code;
     if (!kernel_.has_body) {
       defeat("its body is not in the module", 0);

@@ -107,7 +107,11 @@ struct KernelSummary {
   // Why the analysis says nothing about this kernel; fit for users ("calls a function through a
   // pointer (line 120)"). Not empty: the verdict is `unknown` with the first one.
   std::vector<std::string> defeats;
-  bool machine_code = false;         // found in machine code, not in PTX
+  bool machine_code = false;  // found in machine code, not in PTX
+  // The launch's parameter block must have param_bytes bytes. Where parameters of an alignment
+  // above 16 bytes lie depends on the architecture that the driver compiles PTX for, and so does
+  // the block's length.
+  bool exact_param_bytes = false;
   bool complete = false;             // false: no analysis took place; verdict unknown
   bool declared_idempotent = false;  // Origin::kDeclaration with idempotent = true
 };

@@ -5,6 +5,7 @@
 // which each comes after what it needs, a loop's bound before what is in the loop.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <exception>
 #include <unordered_map>
 
@@ -608,6 +609,14 @@ class Builder {
     if (i.type == Type::kPred) {
       if (i.opcode == Opcode::kNot)
         return negation(in(1, 1));
+      if (i.opcode == Opcode::kXor) {
+        // With a constant; else it is no matter of comparisons that hold all together.
+        for (std::uint32_t k = 1; k <= 2 && i.operand_count == 3; ++k) {
+          const Operand& o = f_.operands[first + k];
+          if (o.kind == OperandKind::kImmediate)
+            return o.imm != 0 ? negation(in(3 - k, 1)) : in(3 - k, 1);
+        }
+      }
       if (i.opcode != Opcode::kAnd && i.opcode != Opcode::kOr)
         return kNoIndex;
       return logical(i.opcode == Opcode::kAnd, in(1, 1), in(2, 1), block);
@@ -749,6 +758,20 @@ class Builder {
             return kNoIndex;
         }
       }
+      case Opcode::kShf: {
+        // One word of two that are shifted to the right.
+        const Operand& amount = f_.operands[first + i.operand_count - 1];
+        if (i.operand_count != 4 || amount.kind != OperandKind::kImmediate ||
+            !i.has(Modifier::kR) || i.type != Type::kB32) {
+          return kNoIndex;
+        }
+        const auto by = static_cast<std::int64_t>(amount.imm & 31);
+        if (by == 0 || amount.imm > 31)
+          return kNoIndex;
+        return make(StepKind::kOr, 32, block, context,
+                    make(StepKind::kShr, 32, block, context, in(1, 32), constant(by, 32)),
+                    make(StepKind::kShl, 32, block, context, in(2, 32), constant(32 - by, 32)));
+      }
       case Opcode::kCvt: {
         if (!is_integer(i.type) || !is_integer(i.type2) || i.has(Modifier::kSat))
           return kNoIndex;
@@ -829,9 +852,67 @@ class Builder {
     return operand(i.first_operand + 1, n, w);
   }
 
+  // The bits of a floating-point operand.
+  std::uint32_t float_operand(std::uint32_t pool, std::uint32_t position, unsigned width) {
+    const Operand& o = f_.operands[pool];
+    if (o.kind == OperandKind::kImmediate && o.is_float) {
+      if (o.float_bits == width)
+        return constant(static_cast<std::int64_t>(o.imm), width);
+      if (o.float_bits == 64 && width == 32) {
+        const auto value = static_cast<float>(std::bit_cast<double>(o.imm));
+        return constant(std::bit_cast<std::int32_t>(value), 32);
+      }
+      return opaque(width, cf_.block_of[position]);
+    }
+    if (o.arithmetic_negated)
+      return opaque(width, cf_.block_of[position]);
+    return operand(pool, position, width);
+  }
+
+  // A predicate that was made a number, compared again: that predicate, its opposite, or a
+  // constant. kNoIndex: it is something else.
+  std::uint32_t as_predicate(const Node& c) {
+    std::uint32_t chosen = resolve(c.a), number = resolve(c.b);
+    Relation relation = c.relation;
+    auto is_number = [&](std::uint32_t n) {
+      return nodes_[n].kind == NodeKind::kStep && nodes_[n].step == StepKind::kConst;
+    };
+    if (is_number(chosen)) {
+      if (relation != Relation::kEqual && relation != Relation::kNotEqual)
+        return kNoIndex;
+      std::swap(chosen, number);
+    }
+    const Node x = nodes_[chosen];
+    if (x.kind != NodeKind::kStep || x.step != StepKind::kSelect || !is_number(number) ||
+        !is_number(resolve(x.a)) || !is_number(resolve(x.b)) ||
+        (relation != Relation::kEqual && relation != Relation::kNotEqual)) {
+      return kNoIndex;
+    }
+    auto truth = [&](std::uint32_t n) {
+      const unsigned unused = 64 - c.width;
+      const auto bits = [&](std::uint32_t k) {
+        return static_cast<std::uint64_t>(nodes_[resolve(k)].low) << unused;
+      };
+      return (bits(n) == bits(number)) == (relation == Relation::kEqual);
+    };
+    const bool yes = truth(x.a), no = truth(x.b);
+    if (yes == no) {
+      Node t;
+      t.kind = NodeKind::kTrue;
+      t.width = 1;
+      const std::uint32_t v = shared(t);
+      return yes ? v : negation(v);
+    }
+    const ContextNode& condition = contexts_[x.c];
+    if (condition.node == kNoIndex)
+      return kNoIndex;
+    return condition.negated == yes ? negation(condition.node) : condition.node;
+  }
+
   std::uint32_t compare(std::uint32_t n, const Instruction& i, std::uint32_t reg) {
     const std::uint32_t first = i.first_operand, block = cf_.block_of[n];
-    if (i.operand_count < 3 || !is_integer(i.type))
+    const bool is_float = i.type == Type::kF32 || i.type == Type::kF64;
+    if (i.operand_count < 3 || (!is_float && !is_integer(i.type)))
       return kNoIndex;
     const Operand& to = f_.operands[first];
     const bool is_first = to.kind == OperandKind::kRegister && to.index == reg;
@@ -840,7 +921,22 @@ class Builder {
     Node c;
     c.kind = NodeKind::kCompare;
     c.is_signed = ptx::is_signed_integer(i.type);
-    switch (i.compare) {
+    c.from = is_float ? kOrdered : kNotFloat;
+    ptx::Compare how = i.compare;
+    if (is_float) {
+      static constexpr std::pair<ptx::Compare, ptx::Compare> kWithout[] = {
+          {ptx::Compare::kEqu, ptx::Compare::kEq}, {ptx::Compare::kNeu, ptx::Compare::kNe},
+          {ptx::Compare::kLtu, ptx::Compare::kLt}, {ptx::Compare::kLeu, ptx::Compare::kLe},
+          {ptx::Compare::kGtu, ptx::Compare::kGt}, {ptx::Compare::kGeu, ptx::Compare::kGe}};
+      for (const auto& [unordered, ordered] : kWithout) {
+        if (how == unordered) {
+          how = ordered;
+          c.from = kUnordered;
+          break;
+        }
+      }
+    }
+    switch (how) {
       case ptx::Compare::kEq:
         c.relation = Relation::kEqual;
         break;
@@ -875,13 +971,19 @@ class Builder {
         return kNoIndex;
     }
     c.width = static_cast<std::uint8_t>(bits(i.type));
-    c.a = operand(first + 1, n, c.width);
-    c.b = operand(first + 2, n, c.width);
+    c.a = is_float ? float_operand(first + 1, n, c.width) : operand(first + 1, n, c.width);
+    c.b = is_float ? float_operand(first + 2, n, c.width) : operand(first + 2, n, c.width);
+    if (const std::uint32_t p = is_float ? kNoIndex : as_predicate(c); p != kNoIndex)
+      return finish_compare(n, i, p, is_first, block);
     c.block = block;
     c.context = block_context_[block];
     c.payload = c.width;  // what is compared; a predicate itself has one bit
     c.width = 1;
-    std::uint32_t v = shared(c);
+    return finish_compare(n, i, shared(c), is_first, block);
+  }
+  std::uint32_t finish_compare(std::uint32_t n, const Instruction& i, std::uint32_t v,
+                               bool is_first, std::uint32_t block) {
+    const std::uint32_t first = i.first_operand;
     if (!is_first)
       v = negation(v);
     if (i.bool_op == ptx::BoolOp::kNone)
@@ -1393,7 +1495,8 @@ class Builder {
         if (x.kind == NodeKind::kPhi) {
           s.kind = StepKind::kMerge;
           std::vector<MergePart> parts;
-          for (const auto& [part, edge] : phis_[x.payload].parts) {
+          const auto ways = phis_[x.payload].parts;  // more may be made meanwhile
+          for (const auto& [part, edge] : ways) {
             MergePart p;
             p.context = emit_context(edge_context_[edge]);
             p.slot = emit(part);
@@ -1401,6 +1504,8 @@ class Builder {
           }
           s.a = static_cast<std::uint32_t>(program_->parts.size());
           s.b = static_cast<std::uint32_t>(parts.size());
+          // Values that come together in one place in one way.
+          s.d = phis_[x.payload].parts.empty() ? kNoIndex : phis_[x.payload].parts[0].second;
           program_->parts.insert(program_->parts.end(), parts.begin(), parts.end());
         } else {
           if (x.step == StepKind::kSelect) {
@@ -1459,6 +1564,127 @@ class Builder {
     return kInverse[static_cast<int>(r)];
   }
 
+  // A predicate that comes from several places, some of them constants, as the comparison of a
+  // number with zero; kNoIndex: it is none.
+  std::uint32_t as_number(std::uint32_t n, int depth = 0) {
+    const auto [it, is_new] = number_of_.try_emplace(n, kNoIndex);
+    if (!is_new)
+      return it->second;
+    const Node x = nodes_[n];
+    if (x.width != 1 || loop_of_header_[x.block] != kNoIndex)
+      return kNoIndex;
+    Phi p;
+    p.block = x.block;
+    p.pending = false;
+    bool any = false;
+    const auto ways = phis_[x.payload].parts;
+    for (const auto& [part, edge] : ways) {
+      std::uint32_t v = resolve(part);
+      bool truth = true;
+      for (int hops = 0; nodes_[v].kind == NodeKind::kNot && hops < 8; ++hops) {
+        truth = !truth;
+        v = resolve(nodes_[v].a);
+      }
+      std::uint32_t value = kNoIndex;
+      if (nodes_[v].kind == NodeKind::kTrue) {
+        value = constant(truth ? 1 : 0, 32);
+      } else if (truth && nodes_[v].kind == NodeKind::kPhi && depth < 8) {
+        if (const std::uint32_t inner = as_number(v, depth + 1); inner != kNoIndex)
+          value = nodes_[inner].a;
+      }
+      any |= value != kNoIndex;
+      if (value == kNoIndex)
+        value = opaque(32, cf_.edges[edge].from, 0, 1);
+      p.parts.emplace_back(value, edge);
+    }
+    if (!any)
+      return kNoIndex;
+    Node phi;
+    phi.kind = NodeKind::kPhi;
+    phi.width = 32;
+    phi.block = x.block;
+    phi.context = x.context;
+    phi.payload = static_cast<std::uint32_t>(phis_.size());
+    phis_.push_back(std::move(p));
+    Node c;
+    c.kind = NodeKind::kCompare;
+    c.relation = Relation::kNotEqual;
+    c.width = 1;
+    c.payload = 32;
+    c.block = x.block;
+    c.context = x.context;
+    c.a = append(phi);
+    c.b = constant(0, 32);
+    return number_of_[n] = append(c);
+  }
+
+  // What holds where the predicate is true (or false), into the program's context `id`.
+  void emit_conditions(std::uint32_t predicate, bool negated, std::uint32_t id, int depth) {
+    std::uint32_t n = resolve(predicate);
+    if (depth > 24 || over_)
+      return;
+    if (nodes_[n].kind == NodeKind::kPhi) {
+      n = as_number(n);
+      if (n == kNoIndex)
+        return;
+    }
+    const Node x = nodes_[n];
+    switch (x.kind) {
+      case NodeKind::kNot:
+        return emit_conditions(x.a, !negated, id, depth + 1);
+      case NodeKind::kAnd:
+      case NodeKind::kOr: {
+        if ((x.kind == NodeKind::kAnd) == !negated) {
+          emit_conditions(x.a, negated, id, depth + 1);
+          return emit_conditions(x.b, negated, id, depth + 1);
+        }
+        if (either_ > 3)
+          return;
+        ++either_;
+        Step s;
+        s.kind = StepKind::kEither;
+        s.context = id;
+        for (const bool first : {true, false}) {
+          const auto side = static_cast<std::uint32_t>(program_->contexts.size());
+          program_->contexts.push_back(id);
+          (first ? s.c : s.d) = side;
+          emit_conditions(first ? x.a : x.b, negated, side, depth + 1);
+        }
+        --either_;
+        push(s, kNoIndex);
+        return;
+      }
+      case NodeKind::kTrue: {
+        if (!negated)
+          return;
+        // Nobody comes here: 0 ≠ 0.
+        Step s;
+        s.kind = StepKind::kCondition;
+        s.relation = Relation::kNotEqual;
+        s.a = s.b = emit(constant(0, 32));
+        s.context = id;
+        push(s, kNoIndex);
+        return;
+      }
+      case NodeKind::kCompare: {
+        Step s;
+        s.kind = StepKind::kCondition;
+        s.relation = negated ? inverse(x.relation) : x.relation;
+        if (x.from != kNotFloat)
+          s.from = (x.from == kOrdered) == negated ? kUnordered : kOrdered;
+        s.is_signed = x.is_signed;
+        s.width = static_cast<std::uint8_t>(x.payload);
+        s.a = emit(x.a);
+        s.b = emit(x.b);
+        s.context = id;
+        push(s, kNoIndex);
+        return;
+      }
+      default:
+        return;
+    }
+  }
+
   std::uint32_t emit_context(std::uint32_t c) {
     // From the root down: chains are long in code with many early exits.
     std::vector<std::uint32_t> chain;
@@ -1478,20 +1704,7 @@ class Builder {
       }
       if (contexts_[k].node == kNoIndex)
         continue;
-      std::vector<Atom> all;
-      atoms(contexts_[k].node, contexts_[k].negated, all);
-      for (const Atom& atom : all) {
-        const Node x = nodes_[atom.compare];
-        Step s;
-        s.kind = StepKind::kCondition;
-        s.relation = atom.negated ? inverse(x.relation) : x.relation;
-        s.is_signed = x.is_signed;
-        s.width = static_cast<std::uint8_t>(x.payload);
-        s.a = emit(x.a);
-        s.b = emit(x.b);
-        s.context = id;
-        push(s, kNoIndex);
-      }
+      emit_conditions(contexts_[k].node, contexts_[k].negated, id, 0);
     }
     return contexts_[c].emitted;
   }
@@ -1517,6 +1730,8 @@ class Builder {
       case NodeKind::kTrue:
         return !negated;
       case NodeKind::kCompare: {
+        if (x.from != kNotFloat)
+          return false;
         MustCondition m;
         m.relation = negated ? inverse(x.relation) : x.relation;
         m.width = static_cast<std::uint8_t>(x.payload);
@@ -1688,6 +1903,8 @@ class Builder {
       atoms(contexts_[c].node, contexts_[c].negated, all);
       for (const Atom& atom : all) {
         const Node x = nodes_[atom.compare];
+        if (x.from != kNotFloat)
+          continue;
         Relation relation = atom.negated ? inverse(x.relation) : x.relation;
         std::uint32_t moving = resolve(x.a), fixed = resolve(x.b);
         if (is_fixed(moving, loop)) {
@@ -1721,6 +1938,19 @@ class Builder {
     program_->loops[loop].first = static_cast<std::uint32_t>(program_->conditions.size());
     program_->loops[loop].count = static_cast<std::uint32_t>(conditions.size());
     program_->conditions.insert(program_->conditions.end(), conditions.begin(), conditions.end());
+    std::vector<MergePart> ways;
+    for (const std::uint32_t e : l.entries) {
+      if (l.header == 0)
+        break;  // the kernel begins there
+      if (edge_context_[e] == kNoIndex)
+        continue;  // nobody comes there
+      MergePart p;
+      p.context = emit_context(edge_context_[e]);
+      ways.push_back(p);
+    }
+    program_->loops[loop].first_way = static_cast<std::uint32_t>(program_->parts.size());
+    program_->loops[loop].ways = static_cast<std::uint32_t>(ways.size());
+    program_->parts.insert(program_->parts.end(), ways.begin(), ways.end());
     Step s;
     s.kind = StepKind::kLoop;
     s.a = loop;
@@ -1738,7 +1968,7 @@ class Builder {
   std::vector<std::uint32_t> alias_;  // per node: what stands for it
   std::vector<Phi> phis_;
   std::unordered_map<std::uint64_t, std::uint32_t> phi_of_, definition_of_, condition_context_,
-      packed_phi_;
+      packed_phi_, number_of_;
   std::unordered_map<Key, std::uint32_t, KeyHash> shared_;
   std::vector<ContextNode> contexts_;  // 0: no condition
   std::vector<std::uint32_t> block_context_, edge_context_, loop_of_header_, forced_merge_;
@@ -1746,7 +1976,7 @@ class Builder {
   std::vector<std::uint8_t> loop_state_;
   std::shared_ptr<AddressProgram> program_;
   std::uint64_t work_ = 0;
-  int depth_ = 0;
+  int depth_ = 0, either_ = 0;
   bool over_ = false;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <new>
 #include <numeric>
@@ -58,7 +59,8 @@ Wide all_ones(Wide v) {
     ones = ones * 2 + 1;
   return ones;
 }
-bool holds(Relation r, Wide a, Wide b) {
+template <class T>
+bool holds_of(Relation r, T a, T b) {
   switch (r) {
     case Relation::kLess:
       return a < b;
@@ -74,6 +76,19 @@ bool holds(Relation r, Wide a, Wide b) {
       break;
   }
   return a != b;
+}
+bool holds(Relation r, Wide a, Wide b) {
+  return holds_of(r, a, b);
+}
+// Of floating-point numbers; nullopt: of values so small that hardware may take them for zero.
+template <class T, class Bits>
+std::optional<bool> holds_of_floats(Relation r, FloatCompare how, Bits a_bits, Bits b_bits) {
+  const auto a = std::bit_cast<T>(a_bits), b = std::bit_cast<T>(b_bits);
+  if (std::isnan(a) || std::isnan(b))
+    return how == kUnordered;
+  if (std::fpclassify(a) == FP_SUBNORMAL || std::fpclassify(b) == FP_SUBNORMAL)
+    return std::nullopt;
+  return holds_of(r, a, b);
 }
 
 }  // namespace
@@ -375,6 +390,18 @@ bool AddressEvaluator::range(const Form& form, std::uint32_t context, Wide& low,
     return false;
   high = upper(form, context, kNever);
   low = -upper(negated, context, kNever);
+  // Values lie a multiple of what all factors have in common apart.
+  std::uint64_t apart = 0;
+  for (std::uint32_t k = 0; k < form.count && apart != 1; ++k) {
+    const std::int64_t f = form.terms[k].factor;
+    apart =
+        std::gcd(apart, f < 0 ? 0 - static_cast<std::uint64_t>(f) : static_cast<std::uint64_t>(f));
+  }
+  if (apart > 1 && apart <= INT64_MAX && high < kTooWide && low > -kTooWide) {
+    const Wide g = static_cast<std::int64_t>(apart);
+    high = form.constant + g * floor_div(high - form.constant, g);
+    low = form.constant - g * floor_div(form.constant - low, g);
+  }
   return high < kTooWide && low > -kTooWide;
 }
 
@@ -463,6 +490,19 @@ void AddressEvaluator::condition(const Step& step) {
   Form a = forms_[step.a], b = forms_[step.b];
   Relation relation = step.relation;
   const unsigned w = step.width;
+  if (step.from != kNotFloat) {
+    if (a.count != 0 || b.count != 0 || (w != 32 && w != 64))
+      return;
+    const auto how = static_cast<FloatCompare>(step.from);
+    const std::optional<bool> truth =
+        w == 32 ? holds_of_floats<float>(relation, how, static_cast<std::uint32_t>(a.constant),
+                                         static_cast<std::uint32_t>(b.constant))
+                : holds_of_floats<double>(relation, how, static_cast<std::uint64_t>(a.constant),
+                                          static_cast<std::uint64_t>(b.constant));
+    if (truth == false)
+      contexts_[step.context].dead = true;
+    return;
+  }
   if (a.count == 0 && b.count == 0) {
     if (!holds(relation, value_of(a.constant, w, step.is_signed),
                value_of(b.constant, w, step.is_signed))) {
@@ -575,6 +615,13 @@ bool AddressEvaluator::moves_in(const AddressProgram& program, const Form& form,
 
 void AddressEvaluator::bound(const AddressProgram& program, std::uint32_t id) {
   const LoopInfo& loop = program.loops[id];
+  bool entered = loop.ways == 0;
+  for (std::uint32_t k = 0; k < loop.ways && !entered; ++k)
+    entered = !is_dead(program.parts[loop.first_way + k].context);
+  if (!entered) {
+    contexts_[loop.context].dead = true;
+    return;
+  }
   for (std::uint32_t k = 0; k < loop.count; ++k)
     bounded_by(program, loop, id, program.conditions[loop.first + k]);
 }
@@ -766,6 +813,8 @@ AddressEvaluator::Form AddressEvaluator::join(const AddressProgram& program, con
     return *first;
   Wide low = 0, high = 0;
   bool begun = false;
+  Form rests[kMaxJoined];
+  std::uint32_t live = 0;
   for (const MergePart& p : parts) {
     if (is_dead(p.context))
       continue;
@@ -773,6 +822,9 @@ AddressEvaluator::Form AddressEvaluator::join(const AddressProgram& program, con
     Wide l = 0, h = 0;
     if (!combine(forms_[p.slot], common, -1, step.width, rest) || !range(rest, p.context, l, h))
       return anything(step);
+    if (live < kMaxJoined)
+      rests[live] = rest;
+    ++live;
     if (l > h)
       continue;
     low = begun ? std::min(low, l) : l;
@@ -781,10 +833,102 @@ AddressEvaluator::Form AddressEvaluator::join(const AddressProgram& program, con
   }
   if (!begun || high - low >= (Wide{1} << step.width) || !fits(low) || !fits(high))
     return anything(step);
-  Form r;
-  if (!combine(common, symbol(step.symbol, low, high), 1, step.width, r))
+  Form r, rest;
+  if (live > kMaxJoined || !join_by_steps(step, std::span(rests, live), low, high, rest))
+    rest = symbol(step.symbol, low, high);
+  if (!combine(common, rest, 1, step.width, r))
     return anything(step);
   return r;
+}
+
+// Where one of the rests is a number, the others lie whole steps away from it: a symbol for how
+// many. Other values that come together in the same place and move by the same steps have the same
+// one, so that they stay related: a pointer and the counter of what is left, after a loop.
+bool AddressEvaluator::join_by_steps(const Step& step, std::span<const Form> rests, Wide low,
+                                     Wide high, Form& out) {
+  if (step.d == kNoSlot)
+    return false;
+  std::uint32_t base = 0;
+  while (base < rests.size() && rests[base].count != 0)
+    ++base;
+  if (base == rests.size())
+    return false;
+  const std::int64_t start = rests[base].constant;
+  std::uint64_t apart = 0;
+  Join join;
+  join.kind = step.kind;
+  join.first = step.kind == StepKind::kSelect ? step.c : step.d;
+  join.second = step.kind == StepKind::kSelect ? step.d : 0;
+  join.count = static_cast<std::uint32_t>(rests.size());
+  auto include = [&](std::int64_t v) {
+    apart =
+        std::gcd(apart, v < 0 ? 0 - static_cast<std::uint64_t>(v) : static_cast<std::uint64_t>(v));
+  };
+  for (std::size_t k = 0; k < rests.size(); ++k) {
+    Form& f = join.parts[k];
+    f = rests[k];
+    if (__builtin_sub_overflow(f.constant, start, &f.constant))
+      return false;
+    include(f.constant);
+    for (std::uint32_t t = 0; t < f.count; ++t)
+      include(f.terms[t].factor);
+  }
+  if (apart == 0 || apart > INT64_MAX)
+    return false;
+  // The same steps as of another value here, times a number.
+  for (std::size_t n = 0; n < join_count_; ++n) {
+    const Join& other = joins_[n];
+    if (other.kind != join.kind || other.first != join.first || other.second != join.second ||
+        other.count != join.count) {
+      continue;
+    }
+    std::int64_t times = 0;
+    bool same = true;
+    for (std::uint32_t k = 0; k < join.count && same; ++k) {
+      const Form &x = join.parts[k], &y = other.parts[k];
+      same = x.count == y.count;
+      auto compare = [&](std::int64_t a, std::int64_t b) {
+        if (b == 0 || a == 0) {
+          same = same && a == b;
+          return;
+        }
+        if (times == 0) {
+          same = same && a % b == 0;
+          times = same ? a / b : 0;
+        }
+        std::int64_t product = 0;
+        same = same && !__builtin_mul_overflow(times, b, &product) && product == a;
+      };
+      compare(x.constant, y.constant);
+      for (std::uint32_t t = 0; t < x.count && same; ++t) {
+        same = x.terms[t].symbol == y.terms[t].symbol;
+        compare(x.terms[t].factor, y.terms[t].factor);
+      }
+    }
+    if (same && times != 0) {
+      out.constant = start;
+      out.count = 1;
+      out.terms[0] = {other.symbol, times};
+      return true;
+    }
+  }
+  const auto g = static_cast<std::int64_t>(apart);
+  const Form t = symbol(step.symbol, floor_div(low - start, g), floor_div(high - start, g));
+  if (!combine_exactly(number(start), t, g, out))
+    return false;
+  if (t.count == 1 && t.terms[0].symbol == step.symbol) {
+    join.symbol = step.symbol;
+    for (std::uint32_t k = 0; k < join.count; ++k) {
+      Form& f = join.parts[k];
+      f.constant /= g;
+      for (std::uint32_t n = 0; n < f.count; ++n)
+        f.terms[n].factor /= g;
+    }
+    if (joins_.size() == join_count_)
+      joins_.emplace_back();
+    joins_[join_count_++] = join;
+  }
+  return true;
 }
 
 AddressEvaluator::Form AddressEvaluator::evaluate(const AddressProgram& program, const Step& step) {
@@ -1083,6 +1227,19 @@ AddressEvaluator::Form AddressEvaluator::evaluate(const AddressProgram& program,
     case StepKind::kCondition:
       condition(step);
       return number(0);
+    case StepKind::kEither: {
+      const bool first = !contexts_[step.c].dead, second = !contexts_[step.d].dead;
+      if (!first && !second)
+        contexts_[step.context].dead = true;
+      if (first == second)
+        return number(0);
+      for (std::uint32_t k = contexts_[first ? step.c : step.d].first; k != kNoSlot;
+           k = constraints_[k].next) {
+        const Form f = constraints_[k].form;
+        demand(step.context, f);
+      }
+      return number(0);
+    }
   }
   return anything(step);
 }
@@ -1100,6 +1257,7 @@ void AddressEvaluator::run(const AddressProgram& program, std::span<const std::b
   for (const LoopInfo& l : program.loops)
     bounds_[l.symbol] = {0, kUnboundedCount};
   constraints_.clear();
+  join_count_ = 0;
   contexts_.resize(program.contexts.size());
   for (std::size_t c = 0; c < program.contexts.size(); ++c)
     contexts_[c] = {program.contexts[c], kNoSlot, 0, false};

@@ -57,10 +57,11 @@ enum class StepKind : std::uint8_t {
   kTruncate,
   kPack,       // a is the lower half, b the upper one
   kSelect,     // a or b; contexts c and d
-  kMerge,      // of the values in `parts` [a, a + b)
+  kMerge,      // of the values in `parts` [a, a + b); equal d: where others come together too
   kInduction,  // a + counter of loop c times b
   kLoop,       // bounds the counter of loop a by its conditions
   kCondition,  // puts a condition into `context`
+  kEither,     // what holds in context c, or what holds in d, holds in `context`
 };
 
 enum class Relation : std::uint8_t {
@@ -72,11 +73,18 @@ enum class Relation : std::uint8_t {
   kNotEqual
 };
 
+// How floating-point numbers are compared, in Step::from of a condition.
+enum FloatCompare : std::uint8_t {
+  kNotFloat = 0,
+  kOrdered = 1,    // false where one is no number
+  kUnordered = 2,  // true there
+};
+
 struct Step {
   StepKind kind = StepKind::kOpaque;
   Relation relation = Relation::kLess;  // kCondition
   std::uint8_t width = 32;              // bits of the result; kCondition: of what is compared
-  std::uint8_t from = 0;                // kExtend
+  std::uint8_t from = 0;                // kExtend; kCondition: see FloatCompare
   std::uint8_t bytes = 0;               // kParam
   bool is_signed = false;
   std::uint32_t a = kNoSlot, b = kNoSlot, c = kNoSlot, d = kNoSlot;
@@ -101,6 +109,8 @@ struct LoopInfo {
   std::uint32_t entry = 0;         // the context in which it is entered
   std::uint32_t parent = kNoSlot;
   std::uint32_t first = 0, count = 0;  // in AddressProgram::conditions
+  // In AddressProgram::parts: the contexts of all ways into it. None: not known.
+  std::uint32_t first_way = 0, ways = 0;
 };
 
 struct MergePart {
@@ -279,6 +289,15 @@ class AddressEvaluator {
               bool& good);
   Form evaluate(const AddressProgram& program, const Step& step);
   Form join(const AddressProgram& program, const Step& step);
+  // What comes together at a join: base + step · t, where t is what `parts` say, by the way taken.
+  static constexpr std::uint32_t kMaxJoined = 6;
+  struct Join {
+    StepKind kind = StepKind::kMerge;
+    std::uint32_t first = 0, second = 0, count = 0;  // the place, and ways
+    std::uint32_t symbol = kNoSlot;                  // t
+    Form parts[kMaxJoined];
+  };
+  bool join_by_steps(const Step& step, std::span<const Form> rests, Wide low, Wide high, Form& out);
 
   std::vector<Form> forms_;
   std::vector<Bounds> bounds_;
@@ -287,6 +306,8 @@ class AddressEvaluator {
   static constexpr std::uint32_t kKnown = 4;
   Known known_[kKnown];
   std::uint32_t known_count_ = 0;
+  std::vector<Join> joins_;
+  std::size_t join_count_ = 0;
   std::span<const std::byte> args_;
   std::span<const std::uint64_t> addresses_;
   LaunchDimensions dimensions_;

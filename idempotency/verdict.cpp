@@ -595,6 +595,10 @@ void decide(const KernelSummary& summary, std::span<const std::byte> args,
       out.reason = summary.defeats.front();
       return;
     }
+    if (summary.exact_param_bytes && args.size() != summary.param_bytes) {
+      out.reason = "the launch's arguments are laid out in another way than in the analysed code";
+      return;
+    }
     if (summary.declared_idempotent) {
       out.kind = VerdictKind::kIdempotent;
       return;

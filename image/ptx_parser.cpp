@@ -1059,6 +1059,12 @@ class Parser {
 
   // --- Functions ---
 
+  // Where the driver puts the parameters of a kernel in constant bank 0, by architecture: as
+  // EIATTR_PARAM_CBANK of cubins says.
+  static std::uint64_t parameter_base(std::uint32_t sm) {
+    return sm >= 100 ? 0x380 : sm >= 90 ? 0x210 : 0x160;
+  }
+
   // One parameter, after '(' or ','. `function` is null in a prototype.
   Parameter parse_parameter(std::uint32_t& block, Entity::Kind kind, std::size_t index,
                             std::vector<std::pair<Token, Entity>>* names, Function* function) {
@@ -1114,7 +1120,12 @@ class Parser {
       size *= d;
     }
     p.size = static_cast<std::uint32_t>(size);
-    const std::uint64_t offset = (std::uint64_t{block} + p.align - 1) & ~std::uint64_t{p.align - 1};
+    // The block of a kernel lies in a constant bank, where its first byte is aligned to 16 bytes
+    // only: a larger alignment is met by the address in the bank.
+    const std::uint64_t base =
+        function != nullptr && function->entry ? parameter_base(module_.sm) : 0;
+    const std::uint64_t mask = std::uint64_t{p.align} - 1;
+    const std::uint64_t offset = ((base + block + mask) & ~mask) - base;
     if (offset + size > kMaxParamBytes) {
       fail(name, "parameters larger than 2^24 bytes", "this is no compiler's output");
     }

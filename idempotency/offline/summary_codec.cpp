@@ -30,7 +30,7 @@ constexpr Origin last_of(Origin) {
   return Origin::kDeclaration;
 }
 constexpr StepKind last_of(StepKind) {
-  return StepKind::kCondition;
+  return StepKind::kEither;
 }
 constexpr Relation last_of(Relation) {
   return Relation::kNotEqual;
@@ -65,8 +65,8 @@ void fields(auto& a, Is<LoopCondition> auto& x) {
   a(moving), a(fixed), a(relation), a(width), a(is_signed), a(fixed_signed);
 }
 void fields(auto& a, Is<LoopInfo> auto& x) {
-  auto& [symbol, context, entry, parent, first, count] = x;
-  a(symbol), a(context), a(entry), a(parent), a(first), a(count);
+  auto& [symbol, context, entry, parent, first, count, first_way, ways] = x;
+  a(symbol), a(context), a(entry), a(parent), a(first), a(count), a(first_way), a(ways);
 }
 void fields(auto& a, Is<MergePart> auto& x) {
   auto& [slot, context] = x;
@@ -92,9 +92,9 @@ void fields(auto& a, Is<AddressProgram> auto& x) {
 }
 void fields(auto& a, Is<KernelSummary> auto& x) {
   auto& [name, origin, param_bytes, accesses, symbols, symbol_bytes, addresses, defeats,
-         machine_code, complete, declared_idempotent] = x;
+         machine_code, exact_param_bytes, complete, declared_idempotent] = x;
   a(name), a(origin), a(param_bytes), a(accesses), a(symbols), a(symbol_bytes), a(addresses);
-  a(defeats), a(machine_code), a(complete), a(declared_idempotent);
+  a(defeats), a(machine_code), a(exact_param_bytes), a(complete), a(declared_idempotent);
 }
 
 // Numbers in seven bits per byte, the lowest first; what is signed with its sign lowest; 32 bits
@@ -247,7 +247,9 @@ bool well_formed(const AddressProgram& p, const Step& s, std::uint32_t at) {
     case StepKind::kLoop:
       return s.a < p.loops.size();
     case StepKind::kCondition:
-      return a && b;
+      return a && b && s.from <= kUnordered;
+    case StepKind::kEither:
+      return s.c < p.contexts.size() && s.d < p.contexts.size();
     case StepKind::kTruncate:
       return a;
     default:
@@ -305,7 +307,8 @@ bool well_formed(const AddressProgram& p) {
   for (std::size_t l = 0; l < p.loops.size(); ++l) {
     const LoopInfo& loop = p.loops[l];
     if (loop.symbol < 6 || loop.symbol >= p.symbols.size() || loop.context >= contexts ||
-        loop.entry >= contexts || !in(loop.first, loop.count, p.conditions.size())) {
+        loop.entry >= contexts || !in(loop.first, loop.count, p.conditions.size()) ||
+        !in(loop.first_way, loop.ways, p.parts.size())) {
       return false;
     }
     // The way out ends.

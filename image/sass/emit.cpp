@@ -500,6 +500,16 @@ class Emitter {
     add(i, {reg(to), reg(sum), immediate((g_[id].imm + 1) << 32)}, "setp.ge.u64");
   }
 
+  void compare_float(Id id, std::uint32_t to) {
+    using C = ptx::Compare;
+    static constexpr C kHow[16] = {C::kNone, C::kLt,  C::kEq,  C::kLe,  C::kGt,  C::kNe,
+                                   C::kGe,   C::kNum, C::kNan, C::kLtu, C::kEqu, C::kLeu,
+                                   C::kGtu,  C::kNeu, C::kGeu, C::kNone};
+    const Node& n = g_[id];
+    Instruction i = instruction(Opcode::kSetp, Type::kF32);
+    i.compare = kHow[n.imm & 15];
+    add(i, {reg(to), value(n.args[0]), value(n.args[1])}, "setp.f32");
+  }
   void compare(Id id, std::uint32_t to) {
     const Node& n = g_[id];
     static constexpr ptx::Compare kHow[8] = {
@@ -620,6 +630,8 @@ class Emitter {
         return carry(id, to);
       case Op::kCompare:
         return compare(id, to);
+      case Op::kCompareFloat:
+        return compare_float(id, to);
       case Op::kNot:
         return compute(Opcode::kNot, Type::kPred, to, {arg(0)});
       case Op::kAnd:

@@ -49,9 +49,10 @@ enum class Op : std::uint8_t {
   kResult,  // args[0]: kEffect; imm: which of its results
   kPhi,     // imm: index in Graph::phis
   // Width 1.
-  kCarry,        // of args[0], a kAdd3 that is not extended; imm 0 or 1
-  kCompare,      // a ? b; imm: see kCompare…; of 32-bit or 64-bit values
-  kCompareHigh,  // upper words a, b; args[2]: the result of the lower words
+  kCarry,         // of args[0], a kAdd3 that is not extended; imm 0 or 1
+  kCompare,       // a ? b; imm: see kCompare…; of 32-bit or 64-bit values
+  kCompareFloat,  // of 32-bit floating point a, b; imm: as in the instruction, 0-15
+  kCompareHigh,   // upper words a, b; args[2]: the result of the lower words
   kNot,
   kAnd,
   kOr,

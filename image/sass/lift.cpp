@@ -5,6 +5,7 @@
 
 #include "image/sass/code.h"
 #include "image/sass/graph.h"
+#include "image/sass/trace.h"
 #include "image/sass/translate.h"
 
 namespace gpurecover::image::sass {
@@ -38,6 +39,19 @@ tl::expected<ptx::Module, std::string> MachineCode::lift(std::string_view name) 
   return module;
 } catch (const std::exception&) {
   return tl::make_unexpected(std::string("out of memory"));
+}
+
+std::vector<TracedInstruction> MachineCode::trace(std::string_view name,
+                                                  std::string& why_not) const {
+  std::vector<TracedInstruction> all;
+  const CubinKernel* const kernel = code_->cubin.find(name);
+  if (kernel == nullptr) {
+    why_not = "the kernel is not in its module's machine code";
+    return all;
+  }
+  Graph graph;
+  why_not = translate(*code_, *kernel, graph, &all);
+  return all;
 }
 
 }  // namespace gpurecover::image::sass

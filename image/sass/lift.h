@@ -26,13 +26,15 @@
 #include <string>
 #include <string_view>
 #include <tl/expected.hpp>
+#include <vector>
 
 #include "image/image.h"
 #include "image/ptx_ir.h"
 
 namespace gpurecover::image::sass {
 
-struct Code;  // sections of a cubin, see code.h
+struct TracedInstruction;  // trace.h
+struct Code;               // sections of a cubin, see code.h
 
 // The largest function, with everything that is inlined into it, in instructions.
 inline constexpr std::size_t kMaxInstructions = 400'000;
@@ -50,6 +52,11 @@ class MachineCode {
   // instruction in its section, divided by 16, plus 1. Error: why not, fit for users
   // ("instruction 0x352 at offset 0x70 is not known").
   tl::expected<ptx::Module, std::string> lift(std::string_view kernel) const;
+
+  // What is taken from each instruction that can be reached, in the order of translation; those of
+  // functions that are called come once for each call. `why_not`: as the error of `lift`, empty if
+  // there is none; the instructions up to there are in the result.
+  std::vector<TracedInstruction> trace(std::string_view kernel, std::string& why_not) const;
 
  private:
   std::shared_ptr<const Code> code_;

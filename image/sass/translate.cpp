@@ -9,6 +9,7 @@
 
 #include "image/sass/flow.h"
 #include "image/sass/lift.h"
+#include "image/sass/trace.h"
 #include "image/sass/word.h"
 
 namespace gpurecover::image::sass {
@@ -35,8 +36,14 @@ struct Operands {
 
 class Translator {
  public:
-  Translator(const Code& code, const CubinKernel& kernel, const Flow& flow, Graph& graph)
-      : code_(code), kernel_(kernel), flow_(flow), g_(graph), words_(driver_words(code.sm)) {
+  Translator(const Code& code, const CubinKernel& kernel, const Flow& flow, Graph& graph,
+             std::vector<TracedInstruction>* trace)
+      : code_(code),
+        kernel_(kernel),
+        flow_(flow),
+        g_(graph),
+        words_(driver_words(code.sm)),
+        trace_(trace) {
     if (const auto it = code.sections.find(".nv.constant2." + kernel.name);
         it != code.sections.end()) {
       literals_ = code.elf.sections[it->second].data;
@@ -275,6 +282,48 @@ class Translator {
   }
   Id opaque(std::uint8_t width = 32) { return make(Op::kOpaque, {}, 0, width); }
 
+  // --- For image/sass/trace.h ---
+
+  static std::string name_of_variable(std::uint32_t v) {
+    return v >= kUniformPredicate  ? "UP" + std::to_string(v - kUniformPredicate)
+           : v >= kPredicate       ? "P" + std::to_string(v - kPredicate)
+           : v >= kUniformRegister ? "UR" + std::to_string(v - kUniformRegister)
+                                   : "R" + std::to_string(v);
+  }
+  static const char* name_of_space(Space space) {
+    switch (space) {
+      case Space::kGlobal:
+        return "global";
+      case Space::kShared:
+      case Space::kSharedCluster:
+        return "shared";
+      case Space::kLocal:
+        return "local";
+      case Space::kConst:
+        return "const";
+      case Space::kParam:
+        return "param";
+      default:
+        return "generic";
+    }
+  }
+  void trace_read(const std::string& what) {
+    if (trace_ != nullptr)
+      trace_->back().reads.push_back(what);
+  }
+  void trace_number(const char* what, std::int64_t value) {
+    if (trace_ != nullptr)
+      trace_->back().numbers[what] = value;
+  }
+  Id immediate(std::uint64_t value) {
+    if (trace_ != nullptr) {
+      char text[24];
+      std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+      trace_read(text);
+    }
+    return g_.constant(value);
+  }
+
   // What a value is where the guard holds.
   Id under_guard(Id value) {
     value = g_.resolve(value);
@@ -300,12 +349,16 @@ class Translator {
   }
   Id variable(std::uint32_t v) { return under_guard(read(block_, v, 0)); }
   Id general(std::uint32_t r) {
+    if (trace_ != nullptr)
+      trace_read(r == kZeroRegister ? "RZ" : name_of_variable(kGeneral + r));
     return r == kZeroRegister ? g_.constant(0) : variable(kGeneral + r);
   }
   std::uint32_t uniform_zero() const { return code_.sm >= 100 ? 255 : 63; }
   Id uniform(std::uint32_t r) {
     if (code_.sm < 100)
       r &= 63;
+    if (trace_ != nullptr)
+      trace_read(r == uniform_zero() ? "URZ" : name_of_variable(kUniformRegister + r));
     return r == uniform_zero() ? g_.constant(0) : variable(kUniformRegister + r);
   }
   Id general_field(unsigned at) { return general(static_cast<std::uint32_t>(w_.bits(at, 8))); }
@@ -313,7 +366,7 @@ class Translator {
   Id next_general(unsigned at) {
     const auto r = static_cast<std::uint32_t>(w_.bits(at, 8));
     if (r == kZeroRegister)
-      return g_.constant(0);
+      return general(r);
     if (r == 254) {
       refuse("a pair of registers ends past the last one");
       return g_.constant(0);
@@ -322,21 +375,36 @@ class Translator {
   }
   Id next_uniform(unsigned at) {
     const auto r = static_cast<std::uint32_t>(w_.bits(at, 8)) & (code_.sm < 100 ? 63u : 255u);
-    if (r == uniform_zero())
-      return g_.constant(0);
-    return uniform(r + 1);
+    return uniform(r == uniform_zero() ? r : r + 1);
   }
   Id pair(Id low, Id high) { return make(Op::kPack, {low, high}, 0, 64); }
-  Id general_pair(unsigned at) { return pair(general_field(at), next_general(at)); }
-  Id uniform_pair(unsigned at) { return pair(uniform_field(at), next_uniform(at)); }
+  Id general_pair(unsigned at) {
+    const Id low = general_field(at);
+    return pair(low, next_general(at));
+  }
+  Id uniform_pair(unsigned at) {
+    const Id low = uniform_field(at);
+    return pair(low, next_uniform(at));
+  }
 
   Id predicate(unsigned at, unsigned negated_at, bool is_uniform = false) {
     const auto p = static_cast<std::uint32_t>(w_.bits(at, 3));
+    if (trace_ != nullptr) {
+      const std::string name = p != 7 ? name_of_variable(kPredicate + p) : "PT";
+      trace_read((w_.bit(negated_at) ? "!" : "") + std::string(is_uniform ? "U" : "") + name);
+    }
     Id v = p == 7 ? g_.constant(1, 1) : variable((is_uniform ? kUniformPredicate : kPredicate) + p);
     return w_.bit(negated_at) ? make(Op::kNot, {v}, 0, 1) : v;
   }
 
   void write(std::uint32_t v, Id value) {
+    if (trace_ != nullptr) {
+      const Node& n = g_[g_.resolve(value)];
+      const bool of_whole = n.op == Op::kLow || n.op == Op::kHigh;
+      trace_->back().opaque |= (of_whole ? g_[g_.resolve(n.args[0])] : n).op == Op::kOpaque;
+    }
+    if (trace_ != nullptr)
+      (may_ ? trace_->back().may_write : trace_->back().writes).push_back(name_of_variable(v));
     if (guard_ != kNoId) {
       const Id guard = guard_;
       guard_ = kNoId;
@@ -383,25 +451,35 @@ class Translator {
   void write_opaque_word() {
     write_opaque(1);
     const auto r = static_cast<std::uint32_t>(w_.bits(16, 8));
+    may_ = true;
     if (code_.sm >= 120 && r < 254)
       write_general(r + 1, make(Op::kSelect, {opaque(1), opaque(), read(block_, r + 1, 0)}));
+    may_ = false;
   }
   // The same, where it is not certain that all of them are written.
   void may_write_opaque(unsigned count, bool is_uniform = false, unsigned at = 16) {
     const auto r =
         static_cast<std::uint32_t>(w_.bits(at, 8)) & (is_uniform && code_.sm < 100 ? 63u : 255u);
     const std::uint32_t zero = is_uniform ? uniform_zero() : kZeroRegister;
+    may_ = true;
     for (unsigned k = 0; k < count && r + k < zero; ++k) {
       const std::uint32_t v = (is_uniform ? kUniformRegister : kGeneral) + r + k;
       const Id old = read(block_, v, 0);
       // An old value that nobody set is no reason to keep it.
       write(v, g_.make(block_, slot_, Op::kSelect, 32, {opaque(1), opaque(), old}));
     }
+    may_ = false;
   }
   void write_predicate(unsigned at, Id value, bool is_uniform = false) {
     const auto p = static_cast<std::uint32_t>(w_.bits(at, 3));
     if (p != 7)
       write((is_uniform ? kUniformPredicate : kPredicate) + p, value);
+  }
+
+  void may_write_predicate(unsigned at) {
+    may_ = true;
+    write_predicate(at, opaque(1));
+    may_ = false;
   }
 
   // --- Constant banks ---
@@ -417,6 +495,11 @@ class Translator {
   }
 
   Id bank_word(std::uint32_t bank, std::uint32_t offset) {
+    if (trace_ != nullptr) {
+      char text[40];
+      std::snprintf(text, sizeof text, "c[0x%x][0x%x]", bank, offset);
+      trace_read(text);
+    }
     if (bank == 0) {
       if (const auto at = parameter_byte(offset, 4))
         return g_.leaf(Op::kParam, 32, *at);
@@ -451,6 +534,32 @@ class Translator {
       e.offset -= static_cast<std::int64_t>(code_.symbols[e.symbol].value);
   }
 
+  // The program's constant memory is read, whatever becomes of the value.
+  void read_constants(std::uint32_t offset, const Type type, unsigned vector) {
+    Effect e;
+    e.opcode = Opcode::kLd;
+    e.space = Space::kConst;
+    e.type = type;
+    e.vector = static_cast<std::uint8_t>(vector);
+    e.results = vector;
+    e.result_width = ptx::size_of(type) == 8 ? 64 : 32;
+    constant_address(e, offset);
+    effect(std::move(e));
+  }
+  // The same of the operand of an arithmetic instruction.
+  void read_constant_operand() {
+    if (form() != 3 && form() != 5)
+      return;
+    if (w_.bit(91))
+      return refuse("a constant bank chosen at run time");
+    if (w_.bits(54, 5) != 3)
+      return;
+    const std::uint32_t base = w_.opcode() & 0x1ff;
+    const bool wide = base == 0x025 || (base >= 0x028 && base <= 0x02b) ||
+                      (base >= 0x049 && base <= 0x04b) || (base >= 0x110 && base <= 0x113);
+    read_constants(static_cast<std::uint32_t>(w_.bits(38, 16)), wide ? Type::kB64 : Type::kB32, 1);
+  }
+
   // The operand in bits 32-63 of form 3 or 5.
   Id bank_operand() {
     if (w_.bit(91)) {
@@ -466,6 +575,14 @@ class Translator {
   Id effect(Effect e) {
     e.guard = guard_;
     e.line = pc_ + 1;
+    if (trace_ != nullptr && trace_->back().memory.empty()) {
+      TracedInstruction& t = trace_->back();
+      t.memory = std::string(ptx::name_of(e.opcode)) + "." + name_of_space(e.space);
+      t.numbers["offset"] = e.offset;
+      t.numbers["offset2"] = e.offset2;
+      t.numbers["bytes"] = ptx::size_of(e.type) * e.vector;
+      t.numbers["signed"] = e.type == Type::kS8 || e.type == Type::kS16;
+    }
     const Id id = g_.make(block_, slot_, Op::kEffect, 0, {}, g_.effects.size());
     if (!g_.too_large)
       g_.effects.push_back(std::move(e));
@@ -478,7 +595,16 @@ class Translator {
   // --- Arithmetic ---
 
   Operands operands(bool is_uniform = false) {
-    const std::uint32_t form = w_.opcode() >> 9;
+    return operands_in(w_.opcode() >> 9, is_uniform, false);
+  }
+  // Of instructions with two sources, whose bits of the third mean other things.
+  Operands two_operands(bool is_uniform = false) {
+    return operands_in(w_.opcode() >> 9, is_uniform, true);
+  }
+  Operands operands_in(std::uint32_t form, bool is_uniform, bool only_two) {
+    auto last = [&](unsigned at) {
+      return only_two ? g_.constant(0) : is_uniform ? uniform_field(at) : general_field(at);
+    };
     auto reg = [&](unsigned at) { return is_uniform ? uniform_field(at) : general_field(at); };
     Operands o;
     o.a = reg(24);
@@ -486,13 +612,13 @@ class Translator {
     switch (form) {
       case 1:
         o.b = reg(32);
-        o.c = reg(64);
+        o.c = last(64);
         o.negate_b = negate_middle;
         o.negate_c = negate_last;
         break;
       case 2:
         o.b = reg(64);
-        o.c = g_.constant(w_.bits(32, 32));
+        o.c = immediate(w_.bits(32, 32));
         o.negate_b = negate_last;
         break;
       case 3:
@@ -502,19 +628,19 @@ class Translator {
         o.negate_c = negate_middle;
         break;
       case 4:
-        o.b = g_.constant(w_.bits(32, 32));
-        o.c = reg(64);
+        o.b = immediate(w_.bits(32, 32));
+        o.c = last(64);
         o.negate_c = negate_last;
         break;
       case 5:
         o.b = bank_operand();
-        o.c = reg(64);
+        o.c = last(64);
         o.negate_b = negate_middle;
         o.negate_c = negate_last;
         break;
       case 6:
         o.b = uniform_field(32);
-        o.c = reg(64);
+        o.c = last(64);
         o.negate_b = negate_middle;
         o.negate_c = negate_last;
         break;
@@ -545,7 +671,7 @@ class Translator {
       case 1:
         return is_uniform ? uniform_field(32) : general_field(32);
       case 4:
-        return g_.constant(w_.bits(32, 32));
+        return immediate(w_.bits(32, 32));
       case 5:
         return bank_operand();
       case 6:
@@ -564,6 +690,8 @@ class Translator {
     const Operands o = operands(is_uniform);
     std::uint64_t imm =
         (w_.bit(72) ? kNegateA : 0) | (o.negate_b ? kNegateB : 0) | (o.negate_c ? kNegateC : 0);
+    trace_number("negated", static_cast<std::int64_t>(imm));
+    trace_number("extended", w_.bit(74));
     Id sum = kNoId;
     const bool carries = w_.bits(81, 3) != 7 || w_.bits(84, 3) != 7;
     if (w_.bit(74)) {
@@ -584,6 +712,8 @@ class Translator {
 
   // a << shift, or with the upper word: bits 32-63 of (upper:a) << shift.
   Id shifted(Id a, Id upper, std::uint32_t shift, bool high) {
+    if (high && shift != 0 && g_.is_const(upper, 0))
+      return make(Op::kShiftRight, {a, g_.constant(32 - shift)});
     if (!high)
       return make(Op::kShiftLeft, {a, g_.constant(shift)});
     if (shift == 0)
@@ -599,6 +729,11 @@ class Translator {
     const auto shift = static_cast<std::uint32_t>(w_.bits(75, 5));
     // The last operand has no sign bits of its own: they hold the shift.
     const bool negate_b = form() != 4 && form() != 2 && form() != 3 && form() != 7 && w_.bit(63);
+    trace_number("negated", (w_.bit(72) ? 1 : 0) | (negate_b ? 2 : 0));
+    trace_number("shift", shift);
+    trace_number("high", high);
+    trace_number("extended", w_.bit(74));
+    trace_number("sign-extended", w_.bit(73));
     Id addend = o.b, upper = o.c;
     if (form() == 2 || form() == 3 || form() == 7) {
       if ((form() == 3 || form() == 7) && w_.bit(63)) {
@@ -629,6 +764,8 @@ class Translator {
       return;
     const Operands o = operands(is_uniform);
     const bool minus = w_.bit(72) != o.negate_b;
+    trace_number("negated", (minus ? 1 : 0) | (o.negate_c ? 4 : 0));
+    trace_number("extended", w_.bit(74));
     Id value = kNoId;
     if (w_.bit(74)) {
       const Id product = make(Op::kMad, {o.a, o.b, g_.constant(0)}, minus ? 1 : 0);
@@ -677,6 +814,9 @@ class Translator {
         return unknown_instruction("form of instruction");
     }
     const bool minus = w_.bit(72) != o.negate_b;
+    trace_number("negated", (minus ? 1 : 0) | (o.negate_c ? 4 : 0));
+    trace_number("extended", w_.bit(74));
+    trace_number("signed", w_.bit(73));
     if (w_.bit(74) || minus || o.negate_c) {
       write_predicate(81, opaque(1), is_uniform);
       return write_result64(opaque(64), is_uniform);
@@ -696,6 +836,64 @@ class Translator {
     write_result64(make(Op::kAdd, {product, addend}, 0, 64), is_uniform);
   }
 
+  // The upper word of a product. An addend would be a pair of registers.
+  void mad_high(bool is_uniform) {
+    const bool plain = (w_.bits(72, 4) & ~2u) == 0;
+    if (w_.bits(81, 3) != 7)
+      write_predicate(81, opaque(1), is_uniform);
+    const Operands o = operands(is_uniform);
+    if (!plain || o.negate_b || o.negate_c || !g_.is_const(o.c, 0))
+      return write_opaque(1, is_uniform);
+    const Id product = make(Op::kWide, {o.a, o.b}, w_.bit(73) ? 2 : 0, 64);
+    write_result(make(Op::kHigh, {product}), is_uniform);
+  }
+
+  void absolute() {
+    const bool by_value = form() == 4;
+    if (w_.bits(72, 20) != 0 || (!by_value && w_.bits(62, 2) != 0) || form() == 2 || form() == 3 ||
+        form() == 7)
+      return write_opaque_word();
+    const Id x = source();
+    const Id minus = make(Op::kAdd3, {x, g_.constant(0), g_.constant(0)}, kNegateA);
+    write_result(make(Op::kMax, {x, minus}, 2));
+  }
+
+  // VIADDMNMX: the lesser or greater of a + b and c.
+  void add_minimum() {
+    // Bits 73 and above: halves, comparisons with zero …
+    if ((w_.bits(72, 15) & ~std::uint64_t{1}) != 0)
+      return write_opaque_word();
+    const Operands o = operands();
+    const Node smaller = g_[predicate(87, 90)];
+    if (smaller.op != Op::kConst || o.negate_c)
+      return write_opaque(1);
+    const Id sum = make(Op::kAdd3, {o.a, o.b, g_.constant(0)}, o.negate_b ? kNegateB : 0);
+    trace_number("signed", w_.bit(72));
+    trace_number("negated", o.negate_b ? 2 : 0);
+    write_result(make(smaller.imm != 0 ? Op::kMin : Op::kMax, {sum, o.c}, w_.bit(72) ? 2 : 0));
+  }
+
+  void compare_float(bool is_uniform) {
+    if (form() == 2 || form() == 3 || form() == 7) {
+      write_predicate(81, opaque(1), is_uniform);
+      return write_predicate(84, opaque(1), is_uniform);
+    }
+    const Operands o = two_operands(is_uniform);
+    const std::uint64_t how = w_.bits(76, 4);
+    // Signs and absolute values are not followed.
+    const bool plain = w_.bits(72, 2) == 0 && (form() == 4 || w_.bits(62, 2) == 0);
+    trace_number("compare", static_cast<std::int64_t>(how));
+    const Id test = !plain      ? opaque(1)
+                    : how == 0  ? g_.constant(0, 1)
+                    : how == 15 ? g_.constant(1, 1)
+                                : make(Op::kCompareFloat, {o.a, o.b}, how, 1);
+    const Id other = predicate(87, 90, is_uniform);
+    const Id first = combine(w_.bits(74, 2), test, other);
+    const Id second = combine(w_.bits(74, 2), make(Op::kNot, {test}, 0, 1), other);
+    write_predicate(81, first, is_uniform);
+    write_predicate(84, second, is_uniform);
+  }
+
   void shift(bool is_uniform) {
     if (has_others({{73, 4}, {80, 1}, {91, 1}}))
       return;
@@ -705,6 +903,10 @@ class Translator {
     const auto type = w_.bits(73, 2);  // 0 s64, 1 u64, 2 s32, 3 u32
     const bool wide = type < 2, is_signed = type == 0 || type == 2, wrap = w_.bit(75),
                right = w_.bit(76), high = w_.bit(80);
+    trace_number("type", static_cast<std::int64_t>(type));
+    trace_number("wrap", wrap);
+    trace_number("right", right);
+    trace_number("high", high);
     const Node& amount = g_[o.b];
     if (amount.op != Op::kConst) {
       if (!right && !high && !wide)
@@ -745,8 +947,16 @@ class Translator {
     const Operands o = operands(is_uniform);
     if (form() != 2 && form() != 4 && w_.bit(63))
       return unknown_instruction("form of instruction");
-    write_predicate(81, opaque(1), is_uniform);
-    write_result(make(Op::kLogic, {o.a, o.b, o.c}, w_.bits(72, 8)), is_uniform);
+    trace_number("table", static_cast<std::int64_t>(w_.bits(72, 8)));
+    const Id value = make(Op::kLogic, {o.a, o.b, o.c}, w_.bits(72, 8));
+    if (w_.bits(81, 3) != 7) {
+      // Whether any bit is set, or the predicate of the operand holds.
+      const Id other = g_.resolve(predicate(87, 90, is_uniform));
+      write_predicate(
+          81, g_.is_const(other, 0) ? make(Op::kCompare, {value, g_.constant(0)}, 5, 1) : opaque(1),
+          is_uniform);
+    }
+    write_result(value, is_uniform);
   }
 
   Id combine(std::uint64_t how, Id a, Id b) {
@@ -767,6 +977,7 @@ class Translator {
       case 1:
         return is_uniform ? uniform_pair(32) : general_pair(32);
       case 4:
+        immediate(w_.bits(32, 32));
         return g_.constant(static_cast<std::uint64_t>(w_.signed_bits(32, 32)), 64);
       case 6:
         return uniform_pair(32);
@@ -790,9 +1001,15 @@ class Translator {
       if (form() == 4 && w_.bit(63))
         o.b = kNoId;
     } else {
-      o = operands(is_uniform);
+      o = two_operands(is_uniform);
     }
     const std::uint64_t how = w_.bits(76, 3);
+    trace_number("compare", static_cast<std::int64_t>(how));
+    trace_number("signed", w_.bit(73));
+    trace_number("extended", w_.bit(72));
+    trace_number("combine", static_cast<std::int64_t>(w_.bits(74, 2)));
+    trace_number("wide", wide);
+    trace_number("negated", o.negate_b ? 2 : 0);
     Id test = kNoId;
     if (o.negate_b || o.b == kNoId) {
       test = opaque(1);
@@ -842,6 +1059,8 @@ class Translator {
     const Id c = predicate(68, 71, is_uniform || w_.bit(67));
     const auto first = static_cast<std::uint32_t>(w_.bits(64, 3) | w_.bits(72, 5) << 3);
     const auto second = static_cast<std::uint32_t>(w_.bits(16, 8));
+    trace_number("table", first);
+    trace_number("table2", second);
     const Id x = w_.bits(81, 3) != 7 ? table_of(first, a, b, c) : kNoId;
     const Id y = w_.bits(84, 3) != 7 ? table_of(second, a, b, c) : kNoId;
     if (x != kNoId)
@@ -851,31 +1070,34 @@ class Translator {
   }
 
   // IMNMX says at bit 73, VIMNMX at bit 72 that it is signed.
-  void minimum(unsigned signed_at) {
+  void minimum(unsigned signed_at, bool is_uniform = false) {
+    auto predicates = [&] {
+      write_predicate(81, opaque(1), is_uniform);
+      write_predicate(84, opaque(1), is_uniform);
+    };
     if (code_.sm >= 120 && w_.bit(74)) {
-      write_predicate(81, opaque(1));
-      write_predicate(84, opaque(1));
-      return write_opaque(2);
+      predicates();
+      return write_opaque(2, is_uniform);
     }
     if (!two_sources())
       return;
     if (signed_at == 72 && w_.bit(73)) {  // of halves
-      write_predicate(81, opaque(1));
-      write_predicate(84, opaque(1));
-      return write_opaque_word();
+      predicates();
+      return is_uniform ? write_opaque(2, true) : write_opaque_word();
     }
     if (has_others({{signed_at, 1}, {77, 4}, {81, 11}}))
       return;
-    const Operands o = operands();
-    const Node smaller = g_[predicate(87, 90)];
-    if (signed_at == 72 || code_.sm >= 120) {
-      write_predicate(81, opaque(1));
-      write_predicate(84, opaque(1));
-    }
+    const Operands o = two_operands(is_uniform);
+    trace_number("signed", w_.bit(signed_at));
+    trace_number("negated", o.negate_b ? 2 : 0);
+    const Node smaller = g_[predicate(87, 90, is_uniform)];
+    if (signed_at == 72 || code_.sm >= 120)
+      predicates();
     if (smaller.op != Op::kConst || o.negate_b)
-      return write_opaque(1);
+      return write_opaque(1, is_uniform);
     write_result(
-        make(smaller.imm != 0 ? Op::kMin : Op::kMax, {o.a, o.b}, w_.bit(signed_at) ? 2 : 0));
+        make(smaller.imm != 0 ? Op::kMin : Op::kMax, {o.a, o.b}, w_.bit(signed_at) ? 2 : 0),
+        is_uniform);
   }
 
   void move(bool is_uniform) {
@@ -899,6 +1121,7 @@ class Translator {
     const Id a = is_uniform ? uniform_pair(24) : general_pair(24);
     const Id b = wide_operand(is_uniform);
     const bool negate_a = w_.bit(72), negate_b = form() != 4 && w_.bit(63);
+    trace_number("negated", (negate_a ? 1 : 0) | (negate_b ? 2 : 0));
     // A third operand, or a sum of two negated ones.
     const bool third =
         is_uniform && w_.bits(64, 8) != 255 && (code_.sm >= 100 || w_.bits(64, 6) != 63);
@@ -938,12 +1161,13 @@ class Translator {
       if (f != 3 || is_uniform || w_.bits(40, 24) != 0)
         return write_opaque(2, is_uniform);
       const Id p = predicate(87, 90);
-      const Id low = make(Op::kSelect, {p, general_field(24), general_field(32)});
-      const Id high = make(Op::kSelect, {p, next_general(24), next_general(32)});
+      const Id a = general_field(24), a_high = next_general(24);
+      const Id b = general_field(32), b_high = next_general(32);
+      const Id low = make(Op::kSelect, {p, a, b}), high = make(Op::kSelect, {p, a_high, b_high});
       write_to(false, 16, 0, low);
       return write_to(false, 16, 1, high);
     }
-    const Operands o = operands(is_uniform);
+    const Operands o = two_operands(is_uniform);
     if (o.negate_b)
       return unknown_instruction("form of instruction");
     write_result(make(Op::kSelect, {predicate(87, 90, is_uniform), o.a, o.b}), is_uniform);
@@ -963,6 +1187,7 @@ class Translator {
       return;
     using S = ptx::SpecialRegister;
     const auto n = static_cast<std::uint32_t>(w_.bits(72, 8));
+    trace_number("special", n);
     Id v = kNoId;
     if (n >= 0x21 && n <= 0x23) {
       v = special(S::kTid, n - 0x21);
@@ -1043,6 +1268,10 @@ class Translator {
     if (!w_.bit(72))
       return not_known();
     const bool none = w_.bits(24, 8) == kZeroRegister;
+    // Opcodes with a place for a uniform register have one, the others do not; but for LD.
+    const std::uint32_t op = w_.opcode();
+    if (kind == Kind::kAccess && op != 0x980 && w_.bit(91) != (uniform_at != 0))
+      return not_known();
     if (uniform_at == 0 || !w_.bit(91))
       return general_pair(24);
     // Bit 90 says that the registers are a pair; in atomics it is part of the operation.
@@ -1070,6 +1299,12 @@ class Translator {
     return a;
   }
 
+  // Generic accesses without a uniform register have a displacement of 32 bits.
+  std::int64_t access_displacement(Space space) const {
+    return space == Space::kGeneric && !w_.bit(91) ? w_.signed_bits(32, 32)
+                                                   : w_.signed_bits(40, 24);
+  }
+
   void finish_load(Effect e, const Size& size, bool is_uniform = false) {
     e.type = size.type;
     e.vector = static_cast<std::uint8_t>(size.words == 4 ? 2 : 1);
@@ -1095,12 +1330,17 @@ class Translator {
     Effect e;
     e.opcode = Opcode::kLd;
     e.space = space;
-    e.offset = w_.signed_bits(40, 24);
+    e.offset = access_displacement(space);
     const bool small = space == Space::kShared || space == Space::kLocal;
+    if (small && code_.sm >= 80 && w_.bit(76))  // a descriptor
+      return unknown_instruction("form of instruction");
     e.address = small ? small_address(uniform_at, space == Space::kShared)
                       : global_address(uniform_at, Kind::kAccess);
-    if (!small)
+    if (space == Space::kGlobal) {
       write_predicate(81, opaque(1));
+    } else if (space == Space::kGeneric && w_.bits(81, 3) != 0 && w_.bits(81, 3) != 7) {
+      return unknown_instruction("form of instruction");
+    }
     finish_load(std::move(e), *size);
   }
   void data_words(Effect& e, unsigned at, unsigned count) {
@@ -1124,11 +1364,14 @@ class Translator {
     e.space = space;
     e.type = size->type;
     e.vector = static_cast<std::uint8_t>(size->words == 4 ? 2 : 1);
-    e.offset = w_.signed_bits(40, 24);
+    e.offset = access_displacement(space);
     const bool small = space == Space::kShared || space == Space::kLocal;
+    if (small && code_.sm >= 80 && w_.bit(76))  // a descriptor
+      return unknown_instruction("form of instruction");
     e.address = small ? small_address(uniform_at, space == Space::kShared)
                       : global_address(uniform_at, Kind::kAccess);
-    data_words(e, 32, size->words);
+    // Where the displacement takes bits 32-63, the data come from the field behind.
+    data_words(e, space == Space::kGeneric && !w_.bit(91) ? 64 : 32, size->words);
     effect(std::move(e));
   }
 
@@ -1209,11 +1452,14 @@ class Translator {
     const bool wide_offset = is_uniform && code_.sm >= 100;
     std::uint32_t offset =
         static_cast<std::uint32_t>(wide_offset ? w_.bits(37, 17) : w_.bits(38, 16));
-    if (has_others({{73, 3}, {91, wide_offset ? 1u : 0u}}))
+    const bool indexed = w_.opcode() == 0xabb;  // ULDC: with a uniform register
+    if (has_others({{73, 3}, {91, wide_offset || indexed ? 1u : 0u}}))
       return;
+    if (indexed && !w_.bit(91))
+      return unknown_instruction("form of instruction");
     Id index = g_.constant(0);
     if (is_uniform) {
-      if (code_.sm >= 100)
+      if (code_.sm >= 100 || indexed)
         index = uniform_field(24);
     } else {
       index = general_field(24);
@@ -1223,6 +1469,8 @@ class Translator {
       return load_bank_at(bank, offset, index, *size, is_uniform);
     offset += static_cast<std::uint32_t>(g_[index].imm);
     if (size->words >= 2 || size->type == Type::kB32) {
+      if (bank == 3)
+        read_constants(offset, size->type, size->words == 4 ? 2 : 1);
       for (unsigned k = 0; k < size->words; ++k)
         write_to(is_uniform, 16, k, bank_word(bank, offset + 4 * k));
       return;
@@ -1353,7 +1601,6 @@ class Translator {
       case 0x008:  // FSEL
       case 0x009:  // FMNMX
       case 0x00a:  // FSET
-      case 0x013:  // IABS
       case 0x015:  // VABSDIFF4
       case 0x01a:  // SGXT
       case 0x01b:  // BMSK
@@ -1543,9 +1790,8 @@ class Translator {
           return false;
         shared_store_of_pieces(general_field(24));
         may_write_opaque(2);
-        write_predicate(81, opaque(1));
-        write_predicate(84, opaque(1));
-        write_predicate(87, opaque(1));
+        for (const unsigned at : {81u, 84u, 87u})
+          may_write_predicate(at);
         return true;
       case 0x83b:  // LDSM
         write_opaque(w_.bits(72, 2) == 0 ? 1 : w_.bits(72, 2) == 1 ? 2 : 4);
@@ -1560,6 +1806,7 @@ class Translator {
         load_bank(false);
         return true;
       case 0xab9:
+      case 0xabb:
         if (code_.sm >= 100)
           return false;
         load_bank(true);
@@ -1591,9 +1838,10 @@ class Translator {
         return true;
       case 0x9a7:  // SYNCS
       case 0x5a7:
-        shared_store_of_pieces(general_field(24));
+        // The barrier may be named by a general register, a uniform one, or both.
+        shared_store_of_pieces(opaque());
         may_write_opaque(2);
-        write_predicate(81, opaque(1));
+        may_write_predicate(81);
         return true;
       case 0x82d:
         simple_effect(Opcode::kGriddepcontrol, "PREEXIT");
@@ -1756,6 +2004,7 @@ class Translator {
           return false;
         {
           const std::uint64_t v = w_.bits(24, 64);
+          immediate(v);
           const bool is_uniform = w_.opcode() == 0x482;
           write_to(is_uniform, 16, 0, g_.constant(v));
           write_to(is_uniform, 16, 1, g_.constant(v >> 32));
@@ -1801,12 +2050,13 @@ class Translator {
       return unknown_instruction("form of instruction");
     if (own_opcode())
       return;
+    read_constant_operand();
     if (const auto words = opaque_words()) {
       if (form() == 0)
         return unknown_instruction();
       const std::uint32_t base = w_.opcode() & 0x1ff;
-      const bool integer = base == 0x013 || base == 0x01a || base == 0x01b || base == 0x100 ||
-                           base == 0x101 || base == 0x109;
+      const bool integer =
+          base == 0x01a || base == 0x01b || base == 0x100 || base == 0x101 || base == 0x109;
       return integer ? write_opaque_word() : write_opaque(*words);
     }
     const bool hopper = code_.sm >= 90;
@@ -1823,7 +2073,8 @@ class Translator {
         return select(false);
       case 0x087:
         return select(true);
-      case 0x00b:  // FSETP
+      case 0x00b:
+        return compare_float(false);
       case 0x02a:  // DSETP
       case 0x034:  // HSETP2
         write_predicate(81, opaque(1));
@@ -1866,12 +2117,12 @@ class Translator {
         return mad_wide(false);
       case 0x0a5:
         return mad_wide(true);
-      case 0x027:  // IMAD.HI
-        write_predicate(81, opaque(1));
-        return write_opaque(1);
+      case 0x027:
+        return mad_high(false);
       case 0x0a7:
-        write_predicate(81, opaque(1), true);
-        return write_opaque(1, true);
+        return mad_high(true);
+      case 0x013:
+        return absolute();
       case 0x031:
         return half_fma();
       case 0x035:
@@ -1886,16 +2137,31 @@ class Translator {
           return write_opaque_word();  // of halves
         if (has_others({{72, 1}, {91, 1}}))
           return;
-        const Operands o = operands();
+        const Operands o = two_operands();
+        trace_number("negated", (w_.bit(72) ? 1 : 0) | (o.negate_b ? 2 : 0));
         return write_result(make(Op::kAdd3, {o.a, o.b, g_.constant(0)},
                                  (w_.bit(72) ? kNegateA : 0) | (o.negate_b ? kNegateB : 0)));
       }
       case 0x046:  // VIADDMNMX
-        return hopper ? write_opaque_word() : unknown_instruction();
+        return hopper ? add_minimum() : unknown_instruction();
       case 0x04a:
         if (code_.sm == 100 || code_.sm == 103)
           return write_opaque(2);  // FADD2
-        return code_.sm >= 120 && w_.bit(91) ? write_opaque(1, true) : unknown_instruction();
+        return code_.sm >= 120 && w_.bit(91) ? minimum(72, true) : unknown_instruction();
+      // Floating point of the uniform data path.
+      case 0x04d:  // UIABS
+      case 0x050:  // UFMNMX
+      case 0x051:  // UFSEL
+      case 0x052:  // UFSET
+      case 0x054:  // UFADD
+      case 0x055:  // UFFMA
+      case 0x056:  // UFMUL
+      case 0x05a:  // UI2F
+      case 0x05d:  // UFRND
+      case 0x05e:  // UI2FP
+        return uniform_float() ? write_opaque(1, true) : unknown_instruction();
+      case 0x053:  // UFSETP
+        return uniform_float() ? compare_float(true) : unknown_instruction();
       case 0x097:
         return add64(true);
       case 0x09a:  // USGXT
@@ -1919,6 +2185,11 @@ class Translator {
     }
   }
 
+  // Their operands are uniform registers and constants.
+  bool uniform_float() const {
+    return code_.sm >= 120 && w_.bit(91) && (form() == 1 || form() == 2 || form() == 4);
+  }
+
   void translate_block(std::uint32_t b) {
     block_ = b;
     const Block& block = g_.blocks[b];
@@ -1937,12 +2208,26 @@ class Translator {
       slot_ = static_cast<std::uint32_t>(g_.blocks[b].slots.size());
       g_.blocks[b].slots.emplace_back();
       g_.blocks[b].lines.push_back(pc + 1);
+      if (trace_ != nullptr) {
+        trace_->emplace_back();
+        trace_->back().offset = pc * 16;
+        trace_->back().opcode = w_.opcode();
+        trace_flow();
+      }
       set_guard();
       if (guard_ == kNoId || !g_.is_const(guard_, 0))
         step();
       if (pc + 1 == last)
         finish_block(b);
     }
+  }
+  void trace_flow() {
+    const Flow::Step s = flow_.step(pc_);
+    if (s.kind == Flow::Step::kJump || s.kind == Flow::Step::kBranch || s.kind == Flow::Step::kCall)
+      trace_number("target", std::int64_t{s.target} * 16);
+  }
+  static bool is_uniform_float(std::uint32_t base) {
+    return base == 0x04a || base == 0x04d || (base >= 0x050 && base <= 0x05e);
   }
   void set_guard() {
     guard_ = kNoId;
@@ -1953,10 +2238,16 @@ class Translator {
     const std::uint32_t op = w_.opcode(), base = op & 0x1ff;
     // Instructions of the uniform data path have predicates of their own; of those that read or
     // write both, it is not certain which they mean.
-    const bool is_uniform =
-        (base >= 0x080 && base < 0x0c0 && op != 0x886) || op == 0xab9 || op == 0x7ac;
+    const bool is_uniform = (base >= 0x080 && base < 0x0c0 && op != 0x886) ||
+                            (code_.sm >= 120 && is_uniform_float(base)) || op == 0xab9 ||
+                            op == 0xabb || op == 0x7ac;
     const bool in_doubt = op == 0x9c3 || op == 0x886 || op == 0x3c2 || op == 0x2ca || op == 0x3c4 ||
                           op == 0x2cc || op == 0x82f || op == 0x3ba || op == 0x3bb || op == 0x5b2;
+    if (trace_ != nullptr) {
+      const std::string name = p == 7 ? "PT" : name_of_variable(kPredicate + p);
+      const char* kind = in_doubt ? "?" : is_uniform ? "U" : "";
+      trace_->back().guard = (negated ? "!" : "") + std::string(kind) + name;
+    }
     Id g = p == 7     ? g_.constant(1, 1)
            : in_doubt ? opaque(1)
                       : read(block_, (is_uniform ? kUniformPredicate : kPredicate) + p, 0);
@@ -2032,17 +2323,20 @@ class Translator {
   Word w_;
   std::uint32_t pc_ = 0, block_ = 0, slot_ = 0;
   Id guard_ = kNoId;
+  std::vector<TracedInstruction>* trace_ = nullptr;
+  bool may_ = false;  // for the trace: what is written now is perhaps not
 };
 
 }  // namespace
 
-std::string translate(const Code& code, const CubinKernel& kernel, Graph& graph) {
+std::string translate(const Code& code, const CubinKernel& kernel, Graph& graph,
+                      std::vector<TracedInstruction>* trace) {
   graph.code = &code;
   graph.kernel = &kernel;
   Flow flow(code, kernel);
   if (std::string why = flow.build(graph); !why.empty())
     return why;
-  return Translator(code, kernel, flow, graph).run();
+  return Translator(code, kernel, flow, graph, trace).run();
 }
 
 }  // namespace gpurecover::image::sass

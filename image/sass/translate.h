@@ -10,6 +10,10 @@
 namespace gpurecover::image::sass {
 
 // Fills `graph` with the kernel's code. Empty result: done; else why not.
-std::string translate(const Code& code, const CubinKernel& kernel, Graph& graph);
+struct TracedInstruction;
+
+// Empty result: done; else why not. `trace`, if any, receives each instruction that is reached.
+std::string translate(const Code& code, const CubinKernel& kernel, Graph& graph,
+                      std::vector<TracedInstruction>* trace = nullptr);
 
 }  // namespace gpurecover::image::sass

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <map>
 
@@ -311,6 +313,74 @@ TEST_F(RangesTest, ModuleVariables) {
   const Verdict v = of(code, 0, 0, 0, variable);
   EXPECT_TRUE(v.all_in_bounds);
   EXPECT_THAT(v.reads, ElementsAre(at(kOther, 256, 320)));
+}
+
+// y = alpha * x + beta * y reads y only if beta is not 0: the launch's numbers decide, no number
+// (NaN) and what hardware may take for 0 included.
+TEST_F(RangesTest, ConditionsOnFloatingPointArguments) {
+  struct How {
+    const char* name;
+    bool (*holds)(float, float);
+    bool unordered;
+  };
+  static const How kAll[] = {
+      {"eq", [](float a, float b) { return a == b; }, false},
+      {"ne", [](float a, float b) { return a < b || a > b; }, false},
+      {"lt", [](float a, float b) { return a < b; }, false},
+      {"le", [](float a, float b) { return a <= b; }, false},
+      {"gt", [](float a, float b) { return a > b; }, false},
+      {"ge", [](float a, float b) { return a >= b; }, false},
+      {"equ", [](float a, float b) { return a == b; }, true},
+      {"neu", [](float a, float b) { return a < b || a > b; }, true},
+      {"ltu", [](float a, float b) { return a < b; }, true},
+      {"geu", [](float a, float b) { return a >= b; }, true},
+  };
+  const float numbers[] = {0.0F, -0.0F, 1.0F, -2.5F, INFINITY, NAN, 1e-40F};
+  for (const How& how : kAll) {
+    for (const bool negated : {false, true}) {
+      for (const float value : numbers) {
+        for (const float other : {0.0F, 1.0F}) {
+          SCOPED_TRACE(std::string(negated ? "!" : "") + how.name + " " + std::to_string(value) +
+                       " " + std::to_string(other));
+          const Verdict v =
+              of(kAddress + "mov.b32 %r5, " + std::to_string(std::bit_cast<std::int32_t>(other)) +
+                     "; setp." + how.name + ".f32 %p1, %r2, %r5; @" + (negated ? "!" : "") +
+                     "%p1 ld.global.u32 %r6, [%rd4]; st.global.u32 [%rd4], %r6;",
+                 std::bit_cast<std::uint32_t>(value));
+          const bool nan = std::isnan(value);
+          const bool reads = (nan ? how.unordered : how.holds(value, other)) != negated;
+          const bool tiny = std::fpclassify(value) == FP_SUBNORMAL;
+          EXPECT_EQ(v.kind, reads || tiny ? VerdictKind::kClobbers : VerdictKind::kIdempotent);
+        }
+      }
+    }
+  }
+}
+
+// Of two conditions one holds; where the launch rules one out, it is the other.
+TEST_F(RangesTest, OneOfTwoConditions) {
+  const std::string code =
+      kAddress +
+      "setp.lt.s32 %p1, %r1, %r2; setp.gt.s32 %p2, %r3, 5; or.pred %p3, %p1, %p2; @!%p3 bra END;"
+      "st.global.u32 [%rd4], %r1; END:";
+  EXPECT_THAT(of(code, 10, 5).writes, ElementsAre(at(kPool, 0, 40)));
+  EXPECT_THAT(of(code, 10, 6).writes, ElementsAre(at(kPool, 0, 1024)));
+  EXPECT_THAT(of(code, 0, 5).writes, IsEmpty());
+}
+
+// A predicate that became a number and is compared again is that predicate.
+TEST_F(RangesTest, PredicatesAsNumbers) {
+  for (const bool swapped : {false, true}) {
+    for (const bool equal : {false, true}) {
+      SCOPED_TRACE((swapped ? "0 or 1, " : "1 or 0, ") + std::string(equal ? "eq" : "ne"));
+      const Verdict v =
+          of(kAddress + "setp.lt.s32 %p1, %r1, %r2; selp.s32 %r5, " + (swapped ? "0, 1" : "1, 0") +
+                 ", %p1; setp." + (equal ? "eq" : "ne") +
+                 ".s32 %p2, %r5, 0; @!%p2 bra END; st.global.u32 [%rd4], %r1; END:",
+             10);
+      EXPECT_THAT(v.writes, ElementsAre(swapped == equal ? at(kPool, 0, 40) : at(kPool, 40, 1024)));
+    }
+  }
 }
 
 }  // namespace

@@ -57,6 +57,24 @@ class VerdictTest : public ::testing::Test {
   Symbols symbols;
 };
 
+// Compiled for another architecture, the parameters lie elsewhere.
+TEST_F(VerdictTest, LargeAlignmentsNeedTheSameLayout) {
+  for (const int align : {16, 32, 64}) {
+    const auto m = image::ptx::parse(
+        ".version 8.0 .target sm_90 .address_size 64 .entry k(.param .u64 p, .param .align " +
+        std::to_string(align) +
+        " .b8 s[64]) { .reg .b64 %rd<3>; .reg .b32 %r<2>; ld.param.u64 %rd1, [p];"
+        "ld.param.u64 %rd2, [s]; ld.global.u32 %r1, [%rd1]; st.global.u32 [%rd2], %r1; ret; }");
+    ASSERT_TRUE(m) << m.error().message("t");
+    const KernelSummary s = summarize(*m, m->functions.back());
+    std::vector<std::uint64_t> args(s.param_bytes / 8, kB);
+    args[0] = kA;
+    EXPECT_EQ(of(s, args).kind, VerdictKind::kIdempotent);
+    args.resize(args.size() + 2, kB);
+    EXPECT_EQ(of(s, args).kind, align > 16 ? VerdictKind::kUnknown : VerdictKind::kIdempotent);
+  }
+}
+
 TEST_F(VerdictTest, ReadOneWriteAnother) {
   const KernelSummary s = analysed("ld.global.u32 %r1, [%rd1]; st.global.u32 [%rd2], %r1;");
   const Verdict v = of(s, {kA + 16, kB, 0, 0, 0, 0, 0});

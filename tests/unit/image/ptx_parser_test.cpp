@@ -117,6 +117,30 @@ TEST(PtxParser, ReadsTheHeader) {
   EXPECT_EQ(h->suffix, "f");
 }
 
+// The offsets are those that ptxas 13 puts into EIATTR_KPARAM_INFO for these parameters.
+TEST(PtxParser, LargeAlignmentsAreMetInTheConstantBank) {
+  struct Case {
+    int sm, align;
+    std::uint32_t offset;
+  };
+  for (const Case& c : {Case{75, 16, 16}, Case{75, 32, 32}, Case{80, 64, 32}, Case{80, 128, 32},
+                        Case{89, 64, 32}, Case{90, 16, 16}, Case{90, 32, 16}, Case{90, 64, 48},
+                        Case{90, 128, 112}, Case{100, 64, 64}, Case{120, 128, 128}}) {
+    SCOPED_TRACE(std::to_string(c.sm) + ", " + std::to_string(c.align));
+    const std::string a = std::to_string(c.align);
+    const Module m = good(".version 8.0\n.target sm_" + std::to_string(c.sm) +
+                          "\n.address_size 64\n.visible .entry k(.param .u64 p, .param .align " +
+                          a + " .b8 s[128], .param .u32 n) { ret; }\n.func f(.param .align " + a +
+                          " .b8 s[128], .param .align " + a + " .b8 t[128]) { ret; }\n");
+    const auto& params = m.functions[0].params;
+    EXPECT_EQ(params[1].offset, c.offset);
+    EXPECT_EQ(params[2].offset, c.offset + 128);
+    EXPECT_EQ(m.functions[0].param_bytes, c.offset + 132);
+    EXPECT_EQ(m.functions[1].params[0].offset, 0U);  // of a function: in no bank
+    EXPECT_EQ(m.functions[1].params[1].offset, 128U);
+  }
+}
+
 TEST(PtxParser, ToleratesTrailingNuls) {
   std::string text = kHead;
   text.append(13, '\0');

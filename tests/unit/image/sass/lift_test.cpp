@@ -309,6 +309,93 @@ TEST_F(Patched, EveryRegisterOfAResultIsWritten) {
   }
 }
 
+// Where there is no uniform register, the displacement of LD and ST takes its place too.
+TEST_F(Patched, GenericAccessesHaveLongDisplacements) {
+  const std::int32_t far = 0x1234404;
+  const auto m = lift({mov_const(2, kBase), mov_const(3, kBase + 4), mov_const(9, kBase + 24),
+                       op(0x980, {{16, 8, 4},
+                                  {24, 8, 2},
+                                  {32, 32, static_cast<std::uint32_t>(far)},
+                                  {72, 1, 1},
+                                  {73, 3, 4}}),
+                       op(0x385, {{24, 8, 2},
+                                  {32, 32, static_cast<std::uint32_t>(-far)},
+                                  {64, 8, 9},
+                                  {72, 1, 1},
+                                  {73, 3, 4}}),
+                       exit_()});
+  if (!m && m.error() == "no compiler")
+    GTEST_SKIP() << "no compiler for device code was there when the tests were built";
+  ASSERT_TRUE(m) << m.error();
+  const ptx::Function& f = m->functions.front();
+  int seen = 0;
+  for (const Instruction& i : f.code) {
+    if (i.space != ptx::Space::kGeneric || (i.opcode != Opcode::kLd && i.opcode != Opcode::kSt))
+      continue;
+    const bool stores = i.opcode == Opcode::kSt;
+    const Operand& a = f.operands[i.first_operand + (stores ? 0 : 1)];
+    ASSERT_EQ(a.kind, OperandKind::kAddress);
+    EXPECT_EQ(a.offset, stores ? -far : far);
+    if (stores) {
+      const Instruction* data = writer(f, f.operands[i.first_operand + 1].index);
+      ASSERT_NE(data, nullptr);
+      EXPECT_EQ(data->space, ptx::Space::kParam);
+    }
+    ++seen;
+  }
+  EXPECT_EQ(seen, 2);
+}
+
+// Whatever becomes of the value, the variable is read.
+TEST_F(Patched, OperandsInConstantMemoryAreReads) {
+  struct Case {
+    const char* name;
+    Word w;
+    unsigned bytes;  // 0: none are read
+  };
+  const std::uint64_t bank = 3u << 14, at = 0x10;  // bits 38-58
+  const Case cases[] = {
+      {"FADD", op(0xa21, {{16, 8, 4}, {24, 8, 12}, {38, 21, bank << 2 | at}}), 4},
+      {"FFMA, last operand",
+       op(0x623, {{16, 8, 4}, {24, 8, 12}, {64, 8, 13}, {38, 21, bank << 2 | at}}), 4},
+      {"DADD", op(0x629, {{16, 8, 4}, {24, 8, 12}, {38, 21, bank << 2 | at}}), 8},
+      {"FSETP", op(0xa0b, {{24, 8, 12}, {38, 21, bank << 2 | at}, {81, 3, 7}, {84, 3, 7}}), 4},
+      {"MUFU", op(0xb08, {{16, 8, 4}, {38, 21, bank << 2 | at}}), 4},
+      {"LDC.64", op(0xb82, {{16, 8, 4}, {24, 8, 255}, {38, 21, bank << 2 | at}, {73, 3, 5}}), 8},
+      {"FADD of a parameter", op(0xa21, {{16, 8, 4}, {24, 8, 12}, {38, 16, kBase}}), 0},
+      {"FADD of a constant", op(0x421, {{16, 8, 4}, {24, 8, 12}, {38, 21, bank << 2 | at}}), 0},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    const auto m = lift({c.w, exit_()});
+    if (!m && m.error() == "no compiler")
+      GTEST_SKIP() << "no compiler for device code was there when the tests were built";
+    ASSERT_TRUE(m) << m.error();
+    unsigned bytes = 0;
+    for (const Instruction& i : m->functions.front().code)
+      if (i.opcode == Opcode::kLd && i.space == ptx::Space::kConst)
+        bytes += ptx::size_of(i.type) * i.vector;
+    EXPECT_EQ(bytes, c.bytes);
+  }
+}
+
+// Parameters that a uniform register points into may be any of them.
+TEST_F(Patched, AUniformLoadIndexedAtRunTimeMayBeOfAnyParameter) {
+  const auto m = lift({op(0x9c3, {{16, 8, 6}, {72, 8, 0x25}}),  // S2UR UR6, SR_CTAID.X
+                       op(0xabb, {{16, 8, 4}, {24, 8, 6}, {38, 16, kBase}, {73, 3, 5}, {91, 1, 1}}),
+                       op(0xc02, {{16, 8, 2}, {32, 8, 4}, {72, 4, 15}, {91, 1, 1}}),
+                       op(0xc02, {{16, 8, 3}, {32, 8, 5}, {72, 4, 15}, {91, 1, 1}}),
+                       store_global(2, 255), exit_()});
+  if (!m && m.error() == "no compiler")
+    GTEST_SKIP() << "no compiler for device code was there when the tests were built";
+  ASSERT_TRUE(m) << m.error();
+  const Instruction* a = address_of_store(*m);
+  ASSERT_NE(a, nullptr);
+  EXPECT_EQ(a->opcode, Opcode::kLd);
+  EXPECT_EQ(a->space, ptx::Space::kParam);
+  EXPECT_EQ(m->functions.front().operands[a->first_operand + 1].base, ptx::AddressBase::kRegister);
+}
+
 TEST_F(Patched, AnUnknownInstructionRefusesTheKernel) {
   const auto m = lift({mov_imm(0, 1), op(0x1ff, {}), exit_()});
   ASSERT_FALSE(m);
@@ -334,6 +421,16 @@ TEST_F(Patched, AnUnknownBitOfAKnownInstructionRefusesTheKernel) {
       {"LDG.size 7", load_global(2, 4, 7)},
       {"LDC indexed otherwise", op(0xb82, {{16, 8, 2}, {24, 8, 255}, {73, 3, 4}, {78, 2, 1}})},
       {"reserved bits", op(0x221, {{16, 8, 2}, {24, 8, 4}, {100, 1, 1}})},
+      {"LDG without its uniform register",
+       op(0x981, {{16, 8, 2}, {24, 8, 4}, {72, 1, 1}, {73, 3, 4}, {90, 1, 1}})},
+      {"STG with a uniform register",
+       op(0x386, {{24, 8, 4}, {32, 8, 2}, {72, 1, 1}, {73, 3, 4}, {90, 2, 3}})},
+      {"STL with a descriptor",
+       op(0x987, {{24, 8, 2}, {32, 8, 4}, {64, 8, 4}, {73, 3, 4}, {76, 1, 1}, {91, 1, 1}})},
+      {"LD of a predicate",
+       op(0x980, {{16, 8, 2}, {24, 8, 4}, {72, 1, 1}, {73, 3, 4}, {81, 3, 2}})},
+      {"ULDC of a bank that a register chooses",
+       op(0xab9, {{16, 8, 4}, {24, 8, 5}, {73, 3, 4}, {91, 1, 1}})},
       {"SHF of a negated operand", op(0x219, {{16, 8, 2}, {24, 8, 4}, {32, 8, 5}, {63, 1, 1}})},
   };
   for (const Case& c : cases) {
