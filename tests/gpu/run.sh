@@ -57,7 +57,7 @@ timeout -k 5 30 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 
 # The launch bound benchmark is alone on the machine; the time that is left is shared out as it
 # goes, so that a section that hangs cannot take all of it from those behind.
-declare -A share=([matrix]=240 [oom]=90 [not-fired]=90 [bench]=150 [torch]=240 [takeover]=240 [torch-takeover]=200 [steering]=150 [takeover-time]=300)
+declare -A share=([matrix]=240 [oom]=90 [not-fired]=90 [bench]=210 [torch]=240 [takeover]=240 [torch-takeover]=200 [steering]=150 [takeover-time]=300)
 failed=0
 for section in "${sections[@]}"; do
   left=$((total - SECONDS))
