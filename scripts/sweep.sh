@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What takes too long for every change: the fuzz targets (short runs), and the unit tests under
-# address, undefined-behaviour and thread sanitizers. Each build has a folder of its own.
+# What takes too long for every change: the fuzz targets (short runs), and the unit tests and
+# takeovers under address, undefined-behaviour and thread sanitizers. Each build has a folder of its own.
 #
 #   scripts/sweep.sh [fuzz|asan|tsan|sweep ...]     default: all
 set -euo pipefail
@@ -36,6 +36,23 @@ sanitized() { # PRESET PATTERN: of the unit tests' names
   done
 }
 
+# Takeovers with the agent, the standby and the app built so; the device in software and the
+# supervisor are those of the ordinary build, for speed.
+takeovers() { # PRESET
+  [ -x "$root/build/bin/gpurecover" ] || { configure release && build release; }
+  build "$1" --target gpurecover_so gpurecover_standby_program example_vector_add example_two_streams
+  local stage=$root/build-$1/takeovers
+  rm -rf "$stage"
+  mkdir -p "$stage/bin" "$stage/lib/gpurecover" "$stage/examples"
+  cp "$root/build/bin/gpurecover" "$stage/bin/"
+  cp -r "$root/build/lib/gpurecover/soft" "$root/build-$1"/lib/gpurecover/* "$stage/lib/gpurecover/"
+  cp "$root/build-$1/examples/vector_add" "$root/build-$1/examples/two_streams" "$stage/examples/"
+  say "takeovers under $1"
+  # What a driver keeps until the process ends is no leak of ours.
+  (cd "$root" && ASAN_OPTIONS=detect_leaks=0 python3 -B tests/gpu/takeover.py --stage "$stage" \
+    --device soft --out "$stage/results" --limit 300 --jobs 2 --only two_streams --only vector_add)
+}
+
 sweep() {
   [ -d "$root/build" ] || { configure release && build release; }
   say "the long tests of the ordinary build"
@@ -48,9 +65,13 @@ for part in "$@"; do
     fuzz) fuzz ;;
     # What is loaded into the app. The others' sanitized builds (interpreter, TOML, command line)
     # take longer than all the rest: name them here when they are worked on.
-    asan) sanitized asan '^(agent|classifier|driver_api|idempotency|image|inject|protocol|recovery)_test$' ;;
+    asan)
+      sanitized asan '^(agent|classifier|driver_api|idempotency|image|inject|protocol|recovery)_test$'
+      takeovers asan ;;
     # What threads of its own the app meets. softgpu is left out: its kernels may race by design.
-    tsan) sanitized tsan '^(agent|inject|protocol|recovery)_test$' ;;
+    tsan)
+      sanitized tsan '^(agent|inject|protocol|recovery)_test$'
+      takeovers tsan ;;
     sweep) sweep ;;
     *)
       echo "sweep.sh: unknown part '$part'; it knows fuzz, asan, tsan and sweep" >&2
