@@ -55,7 +55,8 @@ takeovers() { # PRESET EXAMPLE...
   done
   say "takeovers under $preset"
   # What a driver keeps until the process ends is no leak of ours.
-  (cd "$root" && ASAN_OPTIONS=detect_leaks=0 python3 -B tests/gpu/takeover.py --stage "$stage" \
+  (cd "$root" && ASAN_OPTIONS=detect_leaks=0 \
+    TSAN_OPTIONS=suppressions="$root/scripts/tsan_softgpu.supp" python3 -B tests/gpu/takeover.py --stage "$stage" \
     --device soft --out "$stage/results" --limit 300 --jobs 2 "${only[@]}")
 }
 
@@ -76,11 +77,10 @@ for part in "$@"; do
       takeovers asan vector_add two_streams ;;
     # What threads of its own the app meets. softgpu is left out: its kernels may race by design.
     tsan) sanitized tsan '^(agent|inject|protocol|recovery)_test$' ;;
-    # By request: what softgpu does inside itself looks like races where it is not built for the
-    # sanitizer, as it copies pageable memory; two_streams has it do that least.
+    # By request: two minutes of takeovers.
     tsan-takeovers)
       configure tsan
-      takeovers tsan two_streams ;;
+      takeovers tsan vector_add two_streams ;;
     sweep) sweep ;;
     *)
       echo "sweep.sh: unknown part '$part'; it knows fuzz, asan, tsan, sweep and tsan-takeovers" >&2
