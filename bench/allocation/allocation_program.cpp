@@ -15,12 +15,13 @@
 
 namespace {
 
-#define FUNCTIONS(X)                                                                       \
-  X(cuInit)                                                                                \
-  X(cuDeviceGet)                                                                           \
-  X(cuDevicePrimaryCtxRetain)                                                              \
-  X(cuCtxSetCurrent) X(cuMemAlloc_v2) X(cuMemFree_v2) X(cuMemGetInfo_v2) X(cuMemHostAlloc) \
-      X(cuMemFreeHost) X(cuCtxSynchronize)
+#define FUNCTIONS(X)                                                                     \
+  X(cuInit)                                                                              \
+  X(cuDeviceGet)                                                                         \
+  X(cuDevicePrimaryCtxRetain)                                                            \
+  X(cuCtxSetCurrent)                                                                     \
+  X(cuMemAlloc_v2) X(cuMemFree_v2) X(cuMemGetInfo_v2) X(cuMemHostAlloc) X(cuMemFreeHost) \
+      X(cuCtxSynchronize)
 #define X(name) decltype(&::name) name##_p;
 FUNCTIONS(X)
 #undef X

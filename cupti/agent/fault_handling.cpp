@@ -319,8 +319,9 @@ bool Agent::handle_failure(ThreadState& state, const Incident& incident) {
 }
 
 // Whether the device has nothing under way any more: an H200 that reports one of these faults has
-// let everything else of that process end, or has stopped it (docs/results/h200-11-drained.txt). The process
-// has one context (`takeover_obstacle`). Of other codes, and of forged ones, that is not known.
+// let everything else of that process end, or has stopped it (docs/results/h200-11-drained.txt).
+// The process has one context (`takeover_obstacle`). Of other codes, and of forged ones, that is
+// not known.
 bool Agent::drained(const Incident& incident) const {
   return latch_.code() == 0 && !incident.context_healthy &&
          (incident.code == CUDA_ERROR_ILLEGAL_ADDRESS ||
